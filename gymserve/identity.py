@@ -1,0 +1,59 @@
+"""Who a session is, on the wire and in a log."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+from itsdangerous import BadSignature, Signer
+
+_SHORT_DIGITS = 12
+
+
+def new_session_id() -> str:
+    """128 random bits as 32 hex digits."""
+    return secrets.token_hex(16)
+
+
+def new_secret() -> str:
+    return secrets.token_hex(32)
+
+
+def short(session_id: str) -> str:
+    """The part of an id that logs and listings show; it opens nothing."""
+    return session_id[:_SHORT_DIGITS]
+
+
+class SessionCookie:
+    """The signed cookie that names a session.
+
+    Its name differs between instances of different ``name``, since a NeMo Gym agent sends every server's cookies to
+    all of them. Its value is ``<id>.<signature>`` in ``[A-Za-z0-9._-]`` only: aiohttp quotes anything else on its
+    way back.
+    """
+
+    def __init__(self, name: str, secret_keys: Sequence[str]) -> None:
+        """:param secret_keys: the first signs; all are accepted, so that a secret can be changed without losing
+        sessions.
+        """
+        self.name = f"gymserve_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        self._signer = Signer(
+            list(reversed(secret_keys)),  # itsdangerous signs with the last
+            salt="gymserve.session",
+            digest_method=hashlib.sha256,
+        )
+
+    def value(self, session_id: str) -> str:
+        return self._signer.sign(session_id).decode("ascii")
+
+    def session_id(self, value: str | None) -> str | None:
+        """The session that ``value`` names, or None where it is absent or was not signed by us."""
+        if value is None:
+            return None
+        try:
+            return self._signer.unsign(value).decode("ascii")
+        except (BadSignature, UnicodeError):
+            return None
+
+    def header(self, session_id: str) -> str:
+        """The ``Set-Cookie`` header. No Secure, Domain or Max-Age: aiohttp drops such a cookie on plain HTTP."""
+        return f"{self.name}={self.value(session_id)}; Path=/; HttpOnly; SameSite=Lax"

@@ -1,0 +1,177 @@
+"""What a rollout earned, and what a trainer is told of it. The one place that decides what a masked result looks
+like.
+"""
+
+import enum
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class RewardRule(enum.StrEnum):
+    """How an episode's reward comes from the rewards of its observations."""
+
+    SUM = "sum"
+    LAST = "last"
+    MAX = "max"
+
+
+class Ending(enum.Enum):
+    """Why a session ended."""
+
+    VERIFIED = "verified"
+    EXPIRED = "idle timeout"
+    OUTLIVED = "maximum lifetime"
+    CLOSED = "closed by the client"
+    LOST = "lost"
+    TIMED_OUT = "step timeout"
+    ACTION_ENDED = "ended by an action"
+    SHUTDOWN = "shutdown"
+    NEVER_OPENED = "never opened"
+
+
+#: What a trainer reads. The plain kinds are NeMo Gym's vocabulary (``nemo_gym/failure_kinds.py``); our own carry our
+#: name.
+_MASKED_KINDS = {
+    Ending.EXPIRED: "session_expired",
+    Ending.OUTLIVED: "session_expired",
+    Ending.CLOSED: "cancelled",
+    Ending.LOST: "session_lost",
+    Ending.TIMED_OUT: "session_lost",
+    Ending.SHUTDOWN: "shutdown",
+    Ending.NEVER_OPENED: "provider_unavailable",
+}
+_SCORED_KINDS = {
+    Ending.ACTION_ENDED: "gymserve:action_ended_episode",
+    Ending.TIMED_OUT: "gymserve:step_timed_out",
+}
+
+
+def counts(reward: Any) -> bool:
+    """Whether a reward is evidence: numbers and booleans are; null, NaN, infinities and anything else are not."""
+    try:
+        return isinstance(reward, int | float) and math.isfinite(reward)
+    except OverflowError:  # an integer beyond a float's range
+        return False
+
+
+class Rewards:
+    """The rewards of one episode under a rule."""
+
+    def __init__(self, rule: RewardRule) -> None:
+        self._rule = rule
+        self._value: float | None = None
+
+    def add(self, reward: Any) -> None:
+        if not counts(reward):
+            return
+        new = float(reward)
+        if self._value is None or self._rule is RewardRule.LAST:
+            self._value = new
+        elif self._rule is RewardRule.MAX:
+            self._value = max(self._value, new)
+        else:
+            self._value = _finite(self._value + new)
+
+    @property
+    def value(self) -> float:
+        return 0.0 if self._value is None else self._value
+
+    @property
+    def none_counted(self) -> bool:
+        return self._value is None
+
+
+def _finite(value: float) -> float:
+    return max(-sys.float_info.max, min(sys.float_info.max, value))
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds a session spent waiting for room and connecting, in reset, in steps, and between calls (the policy
+    thinking).
+    """
+
+    waiting: float = 0.0
+    resetting: float = 0.0
+    stepping: float = 0.0
+    thinking: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What is kept of an episode for its verify. ``reward`` is finite."""
+
+    reward: float = 0.0
+    no_reward: bool = True
+    steps: int = 0
+    done: bool = False
+    spent: Spent = field(default_factory=Spent)
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "reward": self.reward,
+            "steps": self.steps,
+            "done": self.done,
+            "seconds_waiting": round(self.spent.waiting, 6),
+            "seconds_resetting": round(self.spent.resetting, 6),
+            "seconds_stepping": round(self.spent.stepping, 6),
+            "seconds_thinking": round(self.spent.thinking, 6),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is remembered of an ended session: why, when (seconds since the epoch), its score; nothing else.
+
+    ``scored``: the score is evidence about the policy, because the episode was done or the policy itself ended it.
+    """
+
+    ending: Ending
+    reason: str
+    at_epoch_seconds: float
+    score: Score
+    scored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The answer to a verify: the body, and whether trainers must not learn from it."""
+
+    body: Mapping[str, Any]
+    masked: bool
+
+
+def verification(row: Mapping[str, Any], stone: Tombstone) -> Verification:
+    """The result of an ended session: its score, or a mask where it ended before ``done`` through no act of the
+    policy.
+    """
+    if not stone.scored:
+        return masked(row, _MASKED_KINDS[stone.ending], stone.reason, stone.score)
+    body = {**row, **stone.score.fields()}
+    if stone.score.no_reward:
+        body["no_reward"] = True
+    if stone.ending in _SCORED_KINDS and not stone.score.done:
+        body["failure_kind"] = _SCORED_KINDS[stone.ending]
+        body["failure_reason"] = stone.reason
+    return Verification(body, masked=False)
+
+
+def masked(row: Mapping[str, Any], failure_kind: str, reason: str, score: Score | None = None) -> Verification:
+    """A result that says nothing about the policy.
+
+    NeMo RL reads ``instance_config.mask_sample``, later ``mask_sample`` (NVIDIA-NeMo/RL#3201): both are set.
+    """
+    config = row.get("instance_config")
+    body = {
+        **row,
+        **(score or Score()).fields(),
+        "reward": 0.0,
+        "mask_sample": True,
+        "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
+        "failure_kind": failure_kind,
+        "failure_reason": reason,
+    }
+    return Verification(body, masked=True)
