@@ -1,0 +1,248 @@
+"""One connection to an environment server: open, ask, say goodbye.
+
+The protocol numbers nothing, so an episode that is once out of step is lost: a timed-out, cancelled or unreadable
+exchange is never followed by another, and a lost connection is never replaced (a new one would be a new
+environment).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import trio
+import trio_websocket
+
+from gymserve import wire
+from gymserve.address import EnvironmentAddress
+from gymserve.network import Network
+from gymserve.websocket import handshake_failure, open_websocket
+
+_OVERSIZE = "Exceeded maximum message size"  # how trio-websocket explains a close of its own (trio_websocket/_impl.py)
+_LAST_WORD_SECONDS = 0.5
+
+
+class EpisodeError(Exception):
+    """An exchange with the environment did not end in its answer."""
+
+
+class Refused(EpisodeError):
+    """The environment server answered with an error message."""
+
+    def __init__(self, refusal: wire.Refusal) -> None:
+        super().__init__(f"{refusal.code}: {refusal.message}")
+        self.refusal = refusal
+
+
+class AnswerTimedOut(EpisodeError):
+    """No answer within the time for one; the episode is lost."""
+
+
+class EpisodeLost(EpisodeError):
+    """The connection is gone. ``close_code`` is the server's own (RFC 6455 section 7.4.1), 1006 where it sent none."""
+
+    def __init__(self, sentence: str, close_code: int = 1006) -> None:
+        super().__init__(sentence)
+        self.close_code = close_code
+
+
+class Episode:
+    """A client's side of one episode. One task asks; `run` reads all the time, so that pings are answered and a drop
+    is seen.
+    """
+
+    def __init__(self, network: Network, address: EnvironmentAddress, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self._network = network
+        self._address = address
+        self._headers = headers
+        self._conversation = wire.Conversation()
+        self._scope = trio.CancelScope()
+        self._websocket: trio_websocket.WebSocketConnection | None = None
+        self._heard = trio.Event()
+        self._answer: wire.Answer | None = None
+        self._asking = False
+        self._questions = 0
+        self._ended = trio.Event()
+        self._left: trio.Event | None = None  # while a close handshake of ours is under way
+        self.lost: EpisodeLost | None = None
+        self.on_lost: Callable[[EpisodeLost], None] = _nobody_to_tell
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Connect, report ``started`` when the WebSocket is open, then read until it is closed or `drop` is called.
+
+        :raises OSError: before ``started``: refused, unreachable.
+        :raises trio.TooSlowError: before ``started``: no TCP connection in time.
+        :raises HandshakeFailed: before ``started``: no WebSocket there.
+        """
+        with self._scope:
+            stream = await self._network.open_stream(self._address)
+            try:
+                await self._converse(stream, task_status)
+            finally:
+                self._ended.set()
+                await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.abc.Stream, task_status: trio.TaskStatus[None]) -> None:
+        failure: Exception | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._websocket = await open_websocket(nursery, stream, self._address, self._headers)
+                task_status.started()
+                await self._read(self._websocket)
+                nursery.cancel_scope.cancel()
+        except* Exception as group:  # the firewall of this connection
+            failure = _first(group)
+        if failure is None:
+            return
+        if self._websocket is None:
+            raise handshake_failure(failure)
+        self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
+
+    async def _read(self, websocket: trio_websocket.WebSocketConnection) -> None:
+        try:
+            while True:
+                self._hear(await websocket.get_message())
+        except trio_websocket.ConnectionClosed as exc:
+            if self._left is not None:
+                await self._left.wait()  # our own aclose() ends get_message at once: keep the reader for the handshake
+            else:
+                self._lose(_closed(exc.reason))
+        except wire.WireError as exc:
+            self._lose(EpisodeLost(f"the server broke the protocol: {exc}"))
+
+    def _hear(self, message: str | bytes) -> None:
+        answer = self._conversation.hear(message)
+        self._answer = answer
+        self._heard.set()
+
+    def _lose(self, lost: EpisodeLost) -> None:
+        expected = self._asking or self._conversation.turn is wire.Turn.CLOSED
+        self._conversation.lose()
+        self.lost = lost
+        self._heard.set()
+        self._ended.set()
+        if not expected:
+            self.on_lost(lost)
+
+    async def ask(self, question: wire.Question, *, timeout_seconds: float = math.inf) -> wire.Answer:
+        """The answer to ``question``. Cancelled or failed, the episode is lost.
+
+        :raises Refused: an error message; its `wire.Refusal.ends_the_episode` tells whether the episode goes on.
+        :raises AnswerTimedOut: not sent and answered within ``timeout_seconds``.
+        :raises EpisodeLost: the connection ended, or what came was no answer.
+        """
+        answer = self._unasked() or await self._exchange(question, timeout_seconds)
+        if isinstance(answer, wire.Refusal):
+            raise Refused(answer)
+        return answer
+
+    async def _exchange(self, question: wire.Question, timeout_seconds: float) -> wire.Answer:
+        text = self._conversation.ask(question)
+        self._heard = trio.Event()
+        self._asking = True
+        try:
+            with trio.move_on_after(timeout_seconds):
+                await self._send(text)
+                await self._heard.wait()
+        finally:
+            self._asking = False
+            answer, self._answer = self._answer, None
+            if answer is None:
+                self._conversation.lose()
+        if answer is not None:
+            return answer
+        raise self.lost or AnswerTimedOut(f"no answer within {timeout_seconds:g} s")
+
+    def _unasked(self) -> wire.Answer | None:
+        """A refusal that came before we asked anything (a full server's), or the loss that followed it."""
+        answer, self._answer = self._answer, None
+        if answer is None and self.lost is not None:
+            raise self.lost
+        return answer
+
+    async def _send(self, text: str) -> None:
+        assert self._websocket is not None
+        try:
+            await self._websocket.send_message(text)
+        except trio_websocket.ConnectionClosed:
+            pass  # what the server said before it closed may still be unread: the reader tells
+
+    async def stay_alive(self, *, timeout_seconds: float) -> None:
+        """Be active in the eyes of the server's reaper.
+
+        OpenEnv reaps an idle session under its open WebSocket and says nothing; an unknown MCP method touches no
+        environment and counts as activity (0.2.2 and later; earlier ones have no reaper and answer an error).
+
+        :raises EpisodeError: as `ask`, except that any answer will do.
+        """
+        self._questions += 1
+        try:
+            await self.ask(wire.Mcp("ping", self._questions), timeout_seconds=timeout_seconds)
+        except Refused as exc:
+            if exc.refusal.ends_the_episode:
+                raise
+
+    async def list_tools(self) -> wire.McpAnswer | wire.Refusal:
+        """The answer to MCP's ``tools/list``, or the refusal of a server that knows no ``mcp`` message."""
+        self._questions += 1
+        try:
+            answer = await self.ask(wire.Mcp("tools/list", self._questions))
+        except Refused as exc:
+            if exc.refusal.ends_the_episode:
+                raise
+            return exc.refusal
+        assert isinstance(answer, wire.McpAnswer)
+        return answer
+
+    async def goodbye(self, *, timeout_seconds: float) -> None:
+        """Give the environment back: returns when the server has said CLOSE or ended the connection, or at the timeout.
+
+        With nothing outstanding a ``close`` message asks for the environment's end before the CLOSE. With an answer
+        outstanding only a CLOSE frame can be sent: a second message would stop some servers from reading it (uvicorn
+        0.50 and later). `leave` must follow.
+        """
+        with trio.move_on_after(timeout_seconds):
+            if self._conversation.turn is wire.Turn.READY:
+                await self._send(self._conversation.ask(wire.Close()))
+                await self._ended.wait()
+            else:
+                await self._close()
+
+    async def leave(self) -> None:
+        """End the connection, with a CLOSE frame if it is still open; a server that does not take it is not waited for."""
+        try:
+            with trio.move_on_after(_LAST_WORD_SECONDS):
+                await self._close()
+        finally:
+            self.drop()
+
+    async def _close(self) -> None:
+        if self._websocket is None or self._ended.is_set():
+            return
+        self._left = trio.Event()
+        try:
+            await self._websocket.aclose()
+        finally:
+            self._left.set()
+
+    def drop(self) -> None:
+        """End the connection now, without a word."""
+        self._scope.cancel()
+
+
+def _closed(reason: trio_websocket.CloseReason | None) -> EpisodeLost:
+    if reason is None:
+        return EpisodeLost("the connection was closed")
+    said = f" ({reason.reason})" if reason.reason else ""
+    if reason.code == 1009 and (reason.reason or "").startswith(_OVERSIZE):
+        return EpisodeLost(f"the server's message was too large{said}")
+    if reason.code == 1006:
+        return EpisodeLost("the server dropped the connection")
+    return EpisodeLost(f"the server closed the connection with code {reason.code}{said}", reason.code)
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _nobody_to_tell(lost: EpisodeLost) -> None:
+    """Until somebody is set to hear it, `Episode.lost` remembers."""
