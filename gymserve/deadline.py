@@ -1,0 +1,67 @@
+"""When a session that hears nothing is over."""
+
+import math
+
+import trio
+
+
+class Deadline:
+    """A session's deadline: infinite while calls are in flight, else the last end plus the idle timeout; never beyond
+    the lifetime.
+
+    It moves a cancel scope's deadline; nobody walks round looking for stale sessions. Between `hold` and the next
+    `guard` nothing expires (the goodbye after ``done``).
+    """
+
+    def __init__(self, *, idle_seconds: float, lifetime_seconds: float) -> None:
+        """:param lifetime_seconds: from now on, requests or not; infinite for none."""
+        self._idle_seconds = idle_seconds
+        self._outlived_at = trio.current_time() + lifetime_seconds
+        self._last = trio.current_time()
+        self._in_flight = 0
+        self._scope: trio.CancelScope | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls accepted and not yet answered by the environment."""
+        return self._in_flight
+
+    @property
+    def at(self) -> float:
+        """The moment, in Trio's time."""
+        return min(self._outlived_at, math.inf if self._in_flight else self._last + self._idle_seconds)
+
+    @property
+    def passed(self) -> bool:
+        return self._scope is not None and trio.current_time() >= self.at
+
+    @property
+    def outlived(self) -> bool:
+        return trio.current_time() >= self._outlived_at
+
+    def guard(self) -> trio.CancelScope:
+        """A scope to enter; it is cancelled when the deadline passes."""
+        self._scope = trio.CancelScope(deadline=self.at)
+        return self._scope
+
+    def hold(self) -> None:
+        self._scope = None
+
+    def touch(self) -> None:
+        """A request named the session."""
+        self._last = trio.current_time()
+        self._apply()
+
+    def begin(self) -> None:
+        """A call was accepted."""
+        self._in_flight += 1
+        self._apply()
+
+    def end(self) -> None:
+        """A call was answered by the environment, or will never be sent."""
+        self._in_flight -= 1
+        self.touch()
+
+    def _apply(self) -> None:
+        if self._scope is not None:
+            self._scope.deadline = self.at

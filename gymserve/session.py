@@ -1,0 +1,438 @@
+"""One rollout: its nursery, its deadline, its score.
+
+Requests wait, the session acts: a request hands its call to the session's task and waits for the answer, so a
+client that hangs up cancels only its own waiting. The task's indentation is the session's life::
+
+    nursery                              the connection's reader lives here
+        opening                          patience
+        deadline                         idle timeout and lifetime
+            answer calls
+        goodbye                          bounded; nothing expires meanwhile
+    deadline                             after `done`: without a slot, until verified or expired
+"""
+
+import enum
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+import trio
+
+from gymserve import wire
+from gymserve.call import Call, Reply, Verify
+from gymserve.deadline import Deadline
+from gymserve.episode import AnswerTimedOut, EpisodeError, EpisodeLost, Refused
+from gymserve.errors import (
+    EPISODE_IS_OVER,
+    BadArguments,
+    EnvironmentFailed,
+    EpisodeOver,
+    GymserveError,
+    GymserveFailed,
+    SessionClosed,
+    SessionExpired,
+    SessionGone,
+    SessionLost,
+    ShuttingDown,
+)
+from gymserve.identity import short
+from gymserve.opening import Opened, Opener, Progress
+from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone
+from gymserve.toolbox import Toolbox
+from gymserve.traffic import Traffic
+
+_log = structlog.get_logger()
+
+_SHUTDOWN_GOODBYE_SECONDS = 1.0
+_SHUT_DOWN = "gymserve shut down"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every session of a gateway is held to. Seconds; infinite where a thing is off."""
+
+    idle_timeout_seconds: float = 600.0
+    lifetime_seconds: float = math.inf
+    step_timeout_seconds: float = 600.0
+    close_timeout_seconds: float = 60.0
+    keepalive_seconds: float = 30.0
+    reward_rule: RewardRule = RewardRule.SUM
+    step_timeout_is_scored: bool = False
+
+
+class State(enum.StrEnum):
+    """What a listing shows of a session."""
+
+    OPENING = "opening"
+    IDLE = "idle"
+    BUSY = "busy"
+    DONE = "done"
+    CLOSING = "closing"
+
+
+class Session:
+    """A client's rollout, from its seed to its end. All methods but `run` are for requests and return or wait without
+    touching the wire.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        label: str | None,
+        opener: Opener,
+        terms: Terms,
+        reset_kwargs: Mapping[str, Any],
+        *,
+        traffic: Traffic,
+        on_end: Callable[["Session"], None],
+    ) -> None:
+        """:param on_end: told in the moment the session ends, with `tombstone` set; its task may still say goodbye."""
+        self.id = session_id
+        self.label = label
+        self.opener = opener
+        self.progress = Progress()
+        self.tombstone: Tombstone | None = None
+        self.latest: wire.Observation | None = None
+        self._terms = terms
+        self._reset_kwargs = reset_kwargs
+        self._traffic = traffic
+        self._on_end = on_end
+        self._ready: Reply[None] = Reply()
+        self._scope = trio.CancelScope()
+        self._deadline: Deadline | None = None
+        self._toolbox: Toolbox | None = None
+        self._inbox_in, self._inbox = trio.open_memory_channel[Call | Verify](math.inf)
+        self._rewards = Rewards(terms.reward_rule)
+        self._spent = Spent()
+        self._steps = 0
+        self._done = False
+        self._started = trio.current_time()
+        self._thinking_since = self._started
+        self._log = _log.bind(session=short(session_id), label=label)
+
+    # -- for requests ----------------------------------------------------------------------------------------------
+
+    async def opened(self) -> None:
+        """Wait until the session is open; cancelled, it ends at once. :raises GymserveError: it could not be opened."""
+        try:
+            await self._ready.wait()
+        except trio.Cancelled:
+            self.end(Ending.CLOSED, "the client hung up before its seed was answered")
+            raise
+
+    @property
+    def toolbox(self) -> Toolbox:
+        assert self._toolbox is not None, "the session is not open"
+        return self._toolbox
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    @property
+    def reward(self) -> float:
+        return self._rewards.value
+
+    @property
+    def state(self) -> State:
+        if self.tombstone is not None:
+            return State.CLOSING
+        if self._deadline is None:
+            return State.OPENING
+        if self._done:
+            return State.DONE
+        return State.BUSY if self._deadline.in_flight else State.IDLE
+
+    @property
+    def idle_seconds_left(self) -> float | None:
+        """Seconds until the deadline; None while there is none (opening, a call in flight, closing)."""
+        if self.tombstone is not None or self._deadline is None or self._deadline.in_flight:
+            return None
+        return self._deadline.at - trio.current_time()
+
+    def touch(self) -> None:
+        """A request names the session: its idle clock starts again. :raises SessionGone: it has ended."""
+        if self.tombstone is None and self._deadline is not None and self._deadline.passed:
+            self._expire()
+        if self.tombstone is not None:
+            raise gone(self.tombstone)
+        if self._deadline is not None:
+            self._deadline.touch()
+
+    async def call(self, step: wire.Step) -> wire.Observation:
+        """The observation that answers ``step``, after the calls before it. A call whose waiting is cancelled before
+        its turn is not sent.
+
+        :raises EpisodeOver: the episode is done. :raises SessionGone: the session ended.
+        :raises BadArguments: the environment's validator refused it; the episode goes on.
+        :raises EnvironmentFailed: the environment failed; ``done`` tells whether the episode is lost.
+        """
+        self.touch()
+        if self._done:
+            raise EpisodeOver
+        call = Call(step)
+        self._accept(call)
+        return await call.wait()
+
+    async def verify(self) -> Tombstone:
+        """What is remembered of the session, which the client's verify ends after the calls before it, unless it has
+        ended by itself.
+        """
+        try:
+            self.touch()
+            if self._done:
+                self.end(Ending.VERIFIED, "verified")
+            else:
+                verify = Verify()
+                self._accept(verify)
+                await verify.wait()
+        except SessionGone:
+            pass  # the tombstone tells
+        assert self.tombstone is not None
+        return self.tombstone
+
+    def end(self, ending: Ending, reason: str) -> None:
+        """End the session now, whatever it is doing; its task says goodbye. The first ending counts."""
+        if self.tombstone is not None:
+            return
+        self.tombstone = Tombstone(ending, reason, time.time(), self._score(), self._is_scored(ending))
+        refusal = gone(self.tombstone)
+        self._ready.fail(ShuttingDown() if ending is Ending.SHUTDOWN else refusal)
+        self._refuse_the_waiting(refusal)
+        self._scope.cancel()
+        self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
+        self._on_end(self)
+
+    def _accept(self, item: Call | Verify) -> None:
+        assert self._deadline is not None
+        if self._deadline.in_flight == 0:
+            self._spent.thinking += trio.current_time() - self._thinking_since
+        self._deadline.begin()
+        self._traffic.begin()
+        self._inbox_in.send_nowait(item)
+
+    def _settle(self) -> None:
+        """An accepted item has been answered, refused or dropped."""
+        assert self._deadline is not None
+        self._deadline.end()
+        self._traffic.end()
+        self._thinking_since = trio.current_time()
+
+    def _refuse_the_waiting(self, error: GymserveError) -> None:
+        """Answer what still waits in the inbox; after ``done`` a verify gets what it asks for."""
+        while True:
+            try:
+                item = self._inbox.receive_nowait()
+            except trio.WouldBlock:
+                return
+            self._settle()
+            if isinstance(item, Call) or self.tombstone is not None:
+                item.fail(error)
+            elif not item.abandoned:
+                self.end(Ending.VERIFIED, "verified")
+                item.answer(None)
+
+    # -- the task --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The session's whole life. One session's failure touches no other: this is its firewall."""
+        try:
+            await self._live()
+        except* Exception as group:
+            self._log.error("session failed by a fault of ours", exc_info=group)
+            self._ready.fail(GymserveFailed())
+            self.end(Ending.LOST, "gymserve failed")
+        finally:
+            self.end(Ending.SHUTDOWN, _SHUT_DOWN)  # only a cancelled gateway leaves it to this line
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            opened = await self._open(nursery)
+            if opened is None:
+                nursery.cancel_scope.cancel()
+                return
+            try:
+                await self._answer_calls_until_the_end(opened)
+                await self._say_goodbye(opened)
+            finally:
+                opened.place.release()
+            await opened.episode.leave()
+            nursery.cancel_scope.cancel()
+        if self.tombstone is None:
+            await self._rest()
+
+    async def _open(self, nursery: trio.Nursery) -> Opened | None:
+        opened = None
+        try:
+            with self._scope:
+                opened = await self.opener.open(nursery, self._reset_kwargs, self.progress)
+        except GymserveError as exc:
+            self._ready.fail(exc)
+            self._log.warning("session not opened", error=exc.kind, reason=str(exc), tries=self.progress.tries)
+            self.end(Ending.NEVER_OPENED, str(exc))
+        return opened
+
+    async def _answer_calls_until_the_end(self, opened: Opened) -> None:
+        if self.tombstone is not None:
+            return
+        self._begin(opened)
+        assert self._deadline is not None
+        with self._deadline.guard() as self._scope:
+            while not self._done and self.tombstone is None:
+                await self._serve(await self._next_item(opened), opened)
+        if self.tombstone is None and not self._done:
+            self._expire()
+        self._deadline.hold()
+
+    def _begin(self, opened: Opened) -> None:
+        now = trio.current_time()
+        self._toolbox = opened.toolbox
+        self._spent.resetting = opened.seconds_resetting
+        self._spent.waiting = now - self._started - opened.seconds_resetting
+        self._deadline = Deadline(
+            idle_seconds=self._terms.idle_timeout_seconds, lifetime_seconds=self._terms.lifetime_seconds
+        )
+        self._thinking_since = now
+        self._observe(opened.observation)
+        opened.episode.on_lost = self._on_lost
+        self._log.info("session opened", env=str(self.opener.address), waited_seconds=round(self._spent.waiting, 3))
+        self._ready.answer(None)
+        if opened.episode.lost is not None:
+            self._on_lost(opened.episode.lost)
+
+    async def _next_item(self, opened: Opened) -> Call | Verify:
+        while True:
+            with trio.move_on_after(self._terms.keepalive_seconds):
+                return await self._inbox.receive()
+            try:
+                await opened.episode.stay_alive(timeout_seconds=self._terms.step_timeout_seconds)
+            except EpisodeError as exc:
+                self.end(Ending.LOST, f"the environment server did not answer a keepalive: {exc}")
+                await trio.lowlevel.checkpoint()  # the end cancelled this scope
+
+    async def _serve(self, item: Call | Verify, opened: Opened) -> None:
+        if item.abandoned:
+            self._settle()
+        elif isinstance(item, Verify):
+            self._settle()
+            self.end(Ending.VERIFIED, "verified")
+            item.answer(None)
+        else:
+            await self._step(item, opened)
+
+    async def _step(self, call: Call, opened: Opened) -> None:
+        try:
+            with self._stepping():
+                answer = await opened.episode.ask(call.step, timeout_seconds=self._terms.step_timeout_seconds)
+        except trio.Cancelled:
+            call.fail(gone(self._cut()))
+            raise
+        except EpisodeError as exc:
+            call.fail(self._fault(exc))
+        else:
+            assert isinstance(answer, wire.Observation)
+            self._steps += 1
+            self._observe(answer)
+            call.answer(answer)
+            if self._done:
+                self._refuse_the_waiting(EpisodeOver())
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        started = trio.current_time()
+        try:
+            yield
+        finally:
+            self._spent.stepping += trio.current_time() - started
+            self._settle()
+
+    def _observe(self, observation: wire.Observation) -> None:
+        self.latest = observation
+        self._rewards.add(observation.reward)
+        self._done = observation.done
+
+    def _fault(self, exc: EpisodeError) -> GymserveError:
+        """What the caller gets; where the episode is lost with it, the session ends."""
+        match exc:
+            case Refused() if not exc.refusal.ends_the_episode:
+                return _refused(exc.refusal)
+            case Refused(refusal=wire.Refusal(code=wire.SESSION_ERROR)) | EpisodeLost(close_code=1009):
+                self.end(Ending.ACTION_ENDED, f"the environment server ended the episode in answer to an action: {exc}")
+            case AnswerTimedOut():
+                self.end(Ending.TIMED_OUT, f"the environment did not answer a step within the step timeout: {exc}")
+            case _:
+                self.end(Ending.LOST, f"the environment server failed during a step: {exc}")
+        return EnvironmentFailed(EPISODE_IS_OVER, done=True)
+
+    def _on_lost(self, lost: EpisodeLost) -> None:
+        """The connection ended while nothing was asked. After ``done`` nobody needs it."""
+        if not self._done:
+            self.end(Ending.LOST, str(lost))
+
+    def _cut(self) -> Tombstone:
+        """A call was cancelled under way; if nobody has ended the session yet, the lifetime did, or the gateway's last
+        moment.
+        """
+        assert self._deadline is not None
+        if self._deadline.outlived:
+            self._expire()
+        self.end(Ending.SHUTDOWN, _SHUT_DOWN)
+        assert self.tombstone is not None
+        return self.tombstone
+
+    def _expire(self) -> None:
+        assert self._deadline is not None
+        if self._deadline.outlived:
+            self.end(Ending.OUTLIVED, f"the maximum lifetime of {self._terms.lifetime_seconds:g} s passed")
+        else:
+            self.end(Ending.EXPIRED, f"no request for {self._terms.idle_timeout_seconds:g} s, the idle timeout")
+
+    async def _say_goodbye(self, opened: Opened) -> None:
+        stopping = self.tombstone is not None and self.tombstone.ending is Ending.SHUTDOWN
+        seconds = _SHUTDOWN_GOODBYE_SECONDS if stopping else self._terms.close_timeout_seconds
+        await opened.episode.goodbye(timeout_seconds=seconds)
+
+    async def _rest(self) -> None:
+        """Keep the score of a finished episode, without a slot, until it is asked for or the deadline passes."""
+        assert self._deadline is not None
+        with self._deadline.guard() as self._scope:
+            await trio.sleep_forever()
+        if self.tombstone is None:
+            self._expire()
+
+    def _score(self) -> Score:
+        return Score(
+            reward=self._rewards.value,
+            no_reward=self._rewards.none_counted,
+            steps=self._steps,
+            done=self._done,
+            spent=replace(self._spent),
+        )
+
+    def _is_scored(self, ending: Ending) -> bool:
+        return (
+            self._done
+            or ending in (Ending.VERIFIED, Ending.ACTION_ENDED)
+            or (ending is Ending.TIMED_OUT and self._terms.step_timeout_is_scored)
+        )
+
+
+def gone(stone: Tombstone) -> SessionGone:
+    """The answer to a call on an ended session."""
+    match stone.ending:
+        case Ending.EXPIRED | Ending.OUTLIVED:
+            return SessionExpired()
+        case Ending.VERIFIED | Ending.CLOSED | Ending.SHUTDOWN:
+            return SessionClosed()
+        case _:
+            return SessionLost()
+
+
+def _refused(refusal: wire.Refusal) -> GymserveError:
+    if refusal.code == wire.VALIDATION_ERROR:
+        return BadArguments(refusal.errors or [{"type": "value_error", "loc": [], "msg": refusal.message}])
+    return EnvironmentFailed(f"the environment raised an error: {refusal.message or 'without a message'}")
