@@ -1,0 +1,71 @@
+"""JSON in and out: what a request's body must be, and what an answer's is."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from quart import Response
+
+from gymserve.errors import BadArguments
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object as it came and as it was understood."""
+
+    text: str
+    value: dict[str, Any]
+
+
+def read_object(body: bytes) -> JsonObject:
+    """The JSON object in a request's body; an empty body is ``{}`` (NeMo Gym's client sends ``null`` arguments as no
+    body).
+
+    :raises BadArguments: not UTF-8, not JSON (RFC 8259: NaN and Infinity are not), not an object, or nested too deep.
+    """
+    if not body:
+        return JsonObject("{}", {})
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, parse_constant=_no_such_constant)
+    except UnicodeDecodeError as exc:
+        raise BadArguments.because("json_invalid", f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
+    except RecursionError:
+        raise BadArguments.because("json_invalid", "the body is nested too deep") from None
+    except ValueError as exc:
+        raise BadArguments.because("json_invalid", f"the body is not JSON: {exc}") from None
+    if not isinstance(value, dict):
+        raise BadArguments.because("dict_type", "the body must be a JSON object")
+    return JsonObject(text, value)
+
+
+def _no_such_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """``value`` as a JSON answer."""
+    return Response(_dump(value), status=status, content_type="application/json")
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        # A number beyond a float's range (1e400) reads as infinity, which JSON cannot say; OpenEnv says null there,
+        # and so do we.
+        text = json.dumps(_finite(value), separators=(",", ":"))
+    return text.encode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(member) for key, member in value.items()}
+        case list() | tuple():
+            return [_finite(member) for member in value]
+        case _:
+            return value

@@ -1,0 +1,163 @@
+"""HTTP/1.1 on one stream, in the seat of hypercorn's per-connection class."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+import h11
+import structlog
+import trio
+from hypercorn.config import Config
+from hypercorn.typing import AppWrapper, WorkerContext
+from hypercorn.utils import parse_socket_addr
+
+from gymserve.http.answer import Answer
+from gymserve.http.exchange import Exchange
+from gymserve.http.head import build_scope
+from gymserve.http.inbox import HungUp, Inbox
+from gymserve.http.incoming import Incoming
+from gymserve.http.limits import DEFAULT_LIMITS, Limits
+from gymserve.http.outbox import Outbox
+from gymserve.http.refusal import Refusal, Refused
+
+REFUSAL_EXTENSION = "gymserve.refusal"
+CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+
+log = structlog.get_logger()
+
+
+class Connection:
+    """Serves HTTP/1.1 and 1.0 requests on `stream`, one after the other, until either side has had enough.
+
+    hypercorn constructs and awaits it. Every wait has a bound (`limits`), the stop of the server ends those that serve
+    no request, and no error of a client or an app leaves it.
+
+    A request whose head was good is always answered by the app, also if its body is refused (413, 408, 400): the app
+    then finds `scope["extensions"]["gymserve.refusal"]` (`status`, `error`, `detail`) and an empty body, and must
+    answer just that.
+    """
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: dict[str, Any],
+        stream: trio.abc.Stream,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._app = app
+        self._context = context
+        self._state = state
+        self._stream = stream
+        self._limits = limits
+        self._inbox = Inbox(stream)
+        self._outbox = Outbox(stream, stall_seconds=limits.send_stall_seconds)
+        self._idle: trio.CancelScope | None = None
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.run().__await__()
+
+    async def run(self) -> None:
+        """Serve, then close the stream. Raises nothing but cancellation."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._inbox.fill)
+                nursery.start_soon(self._leave_when_stopping)
+                await self._serve()
+                nursery.cancel_scope.cancel()
+        except* Exception as group:
+            log.error("an HTTP connection failed", exc_info=group)
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    def _peers(self) -> dict[str, Any]:
+        """The part of the scope that all its requests share. Raises HungUp if the client has left already."""
+        tls = self._stream if isinstance(self._stream, trio.SSLStream) else None
+        sock = getattr(tls.transport_stream if tls else self._stream, "socket", None)
+        try:
+            return {
+                "scheme": "https" if tls else "http",
+                "client": sock and parse_socket_addr(sock.family, sock.getpeername()),
+                "server": sock and parse_socket_addr(sock.family, sock.getsockname()),
+            }
+        except OSError:
+            raise HungUp from None
+
+    async def _serve(self) -> None:
+        leftover = b""
+        with suppress(HungUp):
+            peers = self._peers()
+            while True:
+                incoming = Incoming(self._inbox, self._limits)
+                if not await self._serve_one(incoming, leftover, peers):
+                    return
+                leftover = incoming.leftover
+
+    async def _serve_one(self, incoming: Incoming, leftover: bytes, peers: dict[str, Any]) -> bool:
+        """Answer one request; True if another may follow. Raises HungUp if the client leaves meanwhile."""
+        try:
+            with self._unless_stopping(self._limits.idle_seconds) as idle:
+                request = await incoming.head(leftover)
+            if idle.cancelled_caught:
+                return False
+        except Refused as exc:
+            await self._outbox.send(Answer(incoming.protocol).refuse(exc.refusal))
+            await self._linger()
+            return False
+        return await self._answer(incoming, request, peers)
+
+    async def _answer(self, incoming: Incoming, request: h11.Request, peers: dict[str, Any]) -> bool:
+        body, refusal = await self._read_body(incoming, request)
+        exchange = Exchange(
+            Answer(incoming.protocol, method=request.method),
+            self._inbox,
+            self._outbox,
+            is_closing=lambda: refusal is not None or self._context.terminated.is_set(),
+        )
+        extensions = {} if refusal is None else {REFUSAL_EXTENSION: asdict(refusal)}
+        scope = build_scope(request, **peers, state=self._state.copy(), extensions=extensions)
+        await exchange.run(self._app, scope, body)
+        protocol = incoming.protocol
+        if exchange.answered and protocol.our_state is not h11.DONE:
+            await self._linger()
+        return exchange.answered and protocol.our_state is protocol.their_state is h11.DONE
+
+    async def _read_body(self, incoming: Incoming, request: h11.Request) -> tuple[bytes, Refusal | None]:
+        try:
+            incoming.check_declared(request)
+            if incoming.protocol.they_are_waiting_for_100_continue:
+                await self._outbox.send(incoming.protocol.send(CONTINUE))
+            return await incoming.body(), None
+        except Refused as exc:
+            return b"", exc.refusal
+
+    async def _linger(self) -> None:
+        """Close our side and let the client close its own.
+
+        A close on unread input is a reset, which may overtake the answer (RFC 9112 section 9.6).
+        """
+        if not await self._outbox.send_eof():
+            return
+        discarded = 0
+        with self._unless_stopping(self._limits.linger_seconds):
+            while discarded < self._limits.linger_bytes:
+                discarded += len(await self._inbox.take())
+
+    @contextmanager
+    def _unless_stopping(self, seconds: float) -> Iterator[trio.CancelScope]:
+        """Bound a wait that no request depends on: the server's stop ends it at once."""
+        with trio.move_on_after(seconds) as self._idle:
+            if self._context.terminated.is_set():
+                self._idle.cancel()
+            try:
+                yield self._idle
+            finally:
+                self._idle = None
+
+    async def _leave_when_stopping(self) -> None:
+        await self._context.terminated.wait()
+        if self._idle is not None:
+            self._idle.cancel()

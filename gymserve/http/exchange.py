@@ -1,0 +1,97 @@
+"""One request in an ASGI app's hands."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+from hypercorn.typing import AppWrapper
+
+from gymserve.http.answer import Answer
+from gymserve.http.inbox import HungUp, Inbox
+from gymserve.http.outbox import Outbox
+from gymserve.http.refusal import Refusal
+
+INTERNAL_ERROR = Refusal(500, "internal_error", "gymserve failed to answer this request; its log says why")
+
+log = structlog.get_logger()
+
+
+class Exchange:
+    """Runs the app for one request, in the connection's own task.
+
+    The client's hang-up reaches the app as `http.disconnect`, but not while the last part of the answer is on its way:
+    frameworks cancel their handler on it, and that would cut off an answer that is as good as given. Where a send
+    finds the client gone, the app is cancelled there.
+
+    `answered` tells whether a complete answer went out.
+    """
+
+    def __init__(self, answer: Answer, inbox: Inbox, outbox: Outbox, *, is_closing: Callable[[], bool]) -> None:
+        self._answer = answer
+        self._inbox = inbox
+        self._outbox = outbox
+        self._is_closing = is_closing
+        self._body: bytes | None = None
+        self._scope = trio.CancelScope()
+        self._last_part_begun = False
+        self._over = trio.Event()
+        self.answered = False
+
+    async def run(self, app: AppWrapper, scope: Any, body: bytes) -> None:
+        """Have `app` answer, or answer 500 for it. No error of it escapes; raises HungUp if the 500 finds nobody."""
+        self._body = body
+        self._inbox.when_closed(self._hung_up)
+        try:
+            with self._scope:
+                await app(scope, self._receive, self._send, trio.to_thread.run_sync, trio.from_thread.run)
+        except* Exception as group:
+            log.error("the app failed", method=scope["method"], path=scope["path"], exc_info=group)
+        finally:
+            self._inbox.when_closed(None)  # no cycle for the collector, one per request
+        if not self.answered and not self._over.is_set():
+            await self._give_up(scope)
+
+    async def _receive(self) -> Any:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        match message["type"]:
+            case "http.response.start":
+                self._answer.start(message["status"], list(message.get("headers", ())))
+            case "http.response.body":
+                await self._send_part(message.get("body", b""), is_last=not message.get("more_body", False))
+            case other:
+                raise ValueError(f"an app may not send {other!r} here: no ASGI extension was offered")
+
+    async def _send_part(self, data: bytes, *, is_last: bool) -> None:
+        if self.answered:  # a body that HEAD, 204 or 304 leaves no room for
+            return await trio.lowlevel.checkpoint()
+        rendered = self._answer.part(data, is_last=is_last, is_closing=self._is_closing())
+        self._last_part_begun = self._answer.is_whole
+        try:
+            await self._outbox.send(rendered)
+        except HungUp:
+            self._over.set()
+            self._scope.cancel()
+            return await trio.lowlevel.checkpoint()
+        if self._answer.is_complete:
+            self.answered = True
+            self._over.set()
+
+    def _hung_up(self) -> None:
+        if not self._last_part_begun:
+            self._over.set()
+
+    async def _give_up(self, scope: Any) -> None:
+        """The app ended without a complete answer and the client still waits."""
+        if self._answer.begun:
+            log.error("an answer was cut off; the client sees a broken one", method=scope["method"], path=scope["path"])
+            return
+        log.error("no answer from the app: 500", method=scope["method"], path=scope["path"])
+        await self._outbox.send(self._answer.refuse(INTERNAL_ERROR))
+        self.answered = True

@@ -1,0 +1,50 @@
+"""Bytes on their way to a client, with a bound on its silence."""
+
+import trio
+
+from gymserve.http.inbox import HungUp
+
+# A slice is the smallest progress that counts: with 64 KiB in 30 s a reader of 2.2 KB/s is still served.
+SLICE_BYTES = 64 * 1024
+
+
+class Outbox:
+    """Sends slice by slice; a client that does not take one within `stall_seconds` is given up."""
+
+    def __init__(self, stream: trio.abc.Stream, *, stall_seconds: float) -> None:
+        self._stream = stream
+        self._stall_seconds = stall_seconds
+        self._broken = False
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`.
+
+        Raises HungUp if the connection broke or the client stopped reading, now or in an earlier call: part of a
+        slice may be out, so nothing can follow it.
+        """
+        view = memoryview(data)
+        for start in range(0, len(view), SLICE_BYTES):
+            await self._send_slice(view[start : start + SLICE_BYTES])
+
+    async def _send_slice(self, piece: memoryview) -> None:
+        if self._broken:
+            raise HungUp
+        self._broken = True  # until the slice is out whole, whatever ends it: error, deadline, cancellation
+        with trio.move_on_after(self._stall_seconds):
+            try:
+                await self._stream.send_all(piece)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                raise HungUp from None
+            self._broken = False
+        if self._broken:
+            raise HungUp
+
+    async def send_eof(self) -> bool:
+        """Close our side only; False if this stream cannot (TLS) or the client is gone."""
+        if self._broken or not isinstance(self._stream, trio.abc.HalfCloseableStream):
+            return False
+        try:
+            await self._stream.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True

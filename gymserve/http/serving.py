@@ -1,0 +1,93 @@
+"""The HTTP server: hypercorn's accepting, lifespan and stop around our connections."""
+
+import socket
+from collections.abc import Awaitable, Callable
+from types import FunctionType
+from typing import Any
+
+import hypercorn.trio.run
+import trio
+from hypercorn.config import Config, Sockets
+from hypercorn.typing import Framework
+from hypercorn.utils import wrap_app
+
+from gymserve.http.connection import Connection
+from gymserve.http.limits import DEFAULT_LIMITS, Limits
+
+BACKLOG = 2048
+
+
+async def serve(
+    app: Framework,
+    *,
+    host: str,
+    port: int,
+    stop: Callable[[], Awaitable[float]],
+    limits: Limits = DEFAULT_LIMITS,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve an ASGI app on `host` (name, IPv4 or IPv6 address) and `port` (0: any free one) until `stop` returns.
+
+    `stop` returns when the listeners should close, with the number of seconds that answers under way may still take.
+    `task_status.started` gets the URLs, as `["http://127.0.0.1:8100"]`.
+
+    Raises OSError if the address cannot be bound, and hypercorn's LifespanFailureError if the app cannot start.
+    """
+    config = Config()
+    config.loglevel = "WARNING"
+
+    async def shutdown_trigger() -> None:
+        config.graceful_timeout = await stop()
+
+    try:
+        with _bind(host, port) as listener:
+            await _worker(limits)(
+                wrap_app(app, config.wsgi_max_body_size, "asgi"),
+                config,
+                sockets=Sockets([], [listener], []),
+                shutdown_trigger=shutdown_trigger,
+                task_status=task_status,
+            )
+    except BaseExceptionGroup as group:
+        error = _sole_error(group)
+        if error is None:
+            raise
+        try:
+            raise error from None
+        finally:
+            del error  # the traceback holds this frame
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Our own, as hypercorn leaves the socket open when binding fails, and binds only after the app has started."""
+    host = host.removeprefix("[").removesuffix("]")
+    is_ipv6 = ":" in host
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+        backlog=BACKLOG,
+        dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+    )
+
+
+def _worker(limits: Limits) -> Callable[..., Awaitable[None]]:
+    """hypercorn's worker with our Connection where it looks up its TCPServer.
+
+    The function is rebuilt over globals of its own: hypercorn's module stays as it is for whoever else serves with it.
+    """
+
+    def seat(*args: Any) -> Connection:
+        return Connection(*args, limits=limits)
+
+    stock = hypercorn.trio.run.worker_serve
+    worker = FunctionType(stock.__code__, {**vars(hypercorn.trio.run), "TCPServer": seat})
+    worker.__kwdefaults__ = stock.__kwdefaults__
+    return worker
+
+
+def _sole_error(group: BaseExceptionGroup[BaseException]) -> Exception | None:
+    """The one error inside nested groups; None if there are several or it is no Exception."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) and not isinstance(error, BaseExceptionGroup) else None
