@@ -40,7 +40,10 @@ def parse_address(text: str) -> EnvironmentAddress:
     :raises ValueError: it is none of the accepted forms; the message is a sentence that says which part is wrong.
     """
     scheme, separator, _ = text.partition("://")
-    parts = urlsplit(text if separator else f"http://{text}")
+    try:
+        parts = urlsplit(text if separator else f"http://{text}")
+    except ValueError:  # brackets without an IPv6 address in them
+        raise ValueError(f"it names no host; accepted: {ACCEPTED_FORMS}") from None
     if parts.scheme not in _TLS:
         raise ValueError(f"scheme {scheme!r} is not http, https, ws or wss; accepted: {ACCEPTED_FORMS}")
     if parts.username is not None or parts.query or parts.fragment:

@@ -6,10 +6,11 @@ only says that the episode is over: tool answers go straight into a model's cont
 log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 EPISODE_IS_OVER = "The episode is over; no further call can succeed."
+_SHOWN_CHARACTERS = 100  # of a name that somebody made up
 
 
 class GymserveError(Exception):
@@ -42,6 +43,10 @@ class UnknownTool(GymserveError):
 
     status = 404
     kind = "unknown_tool"
+
+    def __init__(self, tool: str, names: Iterable[str]) -> None:
+        self.names = sorted(names)
+        super().__init__(f"there is no tool {tool[:_SHOWN_CHARACTERS]!r}; the tools are {', '.join(self.names)}")
 
 
 class EpisodeOver(GymserveError):

@@ -52,7 +52,7 @@ class Line:
     """
 
     def __init__(self, *, jitter: Callable[[], float]) -> None:
-        """:param jitter: a factor for each backoff, about 1, so that gymserves sharing a server do not knock together."""
+        """:param jitter: a factor for each backoff, about 1: gymserves that share a server shall not knock together."""
         self._jitter = jitter
         self._numbers = itertools.count()
         self._waiting: list[Ticket] = []

@@ -47,8 +47,10 @@ class TcpNetwork:
             tls = trio.SSLStream(tcp, self._tls, server_hostname=address.host, https_compatible=True)
             try:
                 await tls.do_handshake()
-            except BaseException:
+            except BaseException as exc:
                 await trio.aclose_forcefully(tcp)
+                if isinstance(exc, trio.BrokenResourceError) and isinstance(exc.__cause__, OSError):
+                    raise exc.__cause__ from None  # what broke it: the certificate, a reset
                 raise
             return tls
 

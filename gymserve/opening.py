@@ -1,9 +1,11 @@
 """Getting an episode with patience: a busy environment server is waited out, a hopeless one fails at once."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import httpx
 import structlog
@@ -15,11 +17,13 @@ from gymserve.episode import Episode, EpisodeError, Refused
 from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRoom
 from gymserve.line import Line, Ticket
 from gymserve.network import Network, NotAnEnvironmentServer
-from gymserve.toolbox import McpToolbox, Show, StepToolbox, Toolbox, is_mcp, listed_names
-from gymserve.verdict import Verdict, verdict
+from gymserve.toolbox import McpToolbox, Show, StepToolbox, Toolbox, is_mcp, listed_names, listed_tools
+from gymserve.verdict import Verdict, causes, verdict
 from gymserve.websocket import HandshakeFailed
 
 _log = structlog.get_logger()
+
+_Outcome = TypeVar("_Outcome")
 
 #: What an attempt can fail with through no fault of ours.
 _FAILURES = (
@@ -61,6 +65,16 @@ class Opened:
     toolbox: Toolbox
     place: Place
     seconds_resetting: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a server tells of its environment without a reset: its ``/schema`` and, of an MCP environment that lists
+    them, its tools as ``tools/list`` has them.
+    """
+
+    schema: Mapping[str, Any]
+    tools: Sequence[Mapping[str, Any]] | None = None
 
 
 class Opener:
@@ -105,41 +119,80 @@ class Opener:
         :raises BadArguments: the environment's validator refused the reset's arguments.
         """
         ticket = self.line.join()
+        attempt = partial(self._attempt, nursery, {**self._reset_kwargs, **reset_kwargs}, ticket)
         try:
-            with trio.move_on_after(self._budget_seconds):
-                return await self._open_in_turn(nursery, {**self._reset_kwargs, **reset_kwargs}, ticket, progress)
+            return await self._patiently(attempt, ticket, progress)
         except BaseException:
             self.line.leave(ticket)
             raise
-        self.line.leave(ticket)
+
+    async def learn(self, nursery: trio.Nursery, progress: Progress) -> Lesson:
+        """What there is to know of the environment's tools; nothing is reset.
+
+        A slot is taken, with the patience of `open`, only of an MCP environment, and given back with a goodbye. The
+        connection's reader runs in ``nursery``.
+
+        :raises NoRoom: as `open`. :raises EnvironmentFailed: waiting would not help.
+        """
+        ticket = self.line.join()
+        try:
+            lesson, episode = await self._patiently(partial(self._study, nursery, ticket), ticket, progress)
+            if episode is not None:
+                await episode.goodbye(timeout_seconds=self._close_timeout_seconds)
+                await episode.leave()
+            return lesson
+        finally:
+            self.line.leave(ticket)
+
+    async def _patiently(
+        self, attempt: Callable[[], Awaitable[_Outcome]], ticket: Ticket, progress: Progress
+    ) -> _Outcome:
+        with trio.move_on_after(self._budget_seconds):
+            return await self._in_turn(attempt, ticket, progress)
         raise self._no_room(progress)
 
-    async def _open_in_turn(
-        self, nursery: trio.Nursery, kwargs: Mapping[str, Any], ticket: Ticket, progress: Progress
-    ) -> Opened:
+    async def _in_turn(
+        self, attempt: Callable[[], Awaitable[_Outcome]], ticket: Ticket, progress: Progress
+    ) -> _Outcome:
         while True:
             progress.in_line = True
             await self.line.turn(ticket)
             progress.in_line = False
             progress.tries += 1
             try:
-                opened = await self._attempt(nursery, kwargs, ticket)
+                outcome = await attempt()
             except _FAILURES as exc:
                 progress.last = exc
                 self._judge(exc, ticket, progress)
             else:
                 self.line.opened(ticket)
-                return opened
+                return outcome
 
     async def _attempt(self, nursery: trio.Nursery, kwargs: Mapping[str, Any], ticket: Ticket) -> Opened:
         schema = await self._learn_schema()
+        async with self._connection(nursery, ticket) as episode:
+            toolbox = self._toolbox or await self._learn_tools(episode, schema)
+            started = trio.current_time()
+            observation = await episode.ask(wire.Reset(kwargs))
+        assert isinstance(observation, wire.Observation)
+        return Opened(episode, observation, toolbox, Place(self.line, ticket), trio.current_time() - started)
+
+    async def _study(self, nursery: trio.Nursery, ticket: Ticket) -> tuple[Lesson, Episode | None]:
+        schema = await self._learn_schema()
+        if not is_mcp(schema):
+            return Lesson(schema), None
+        async with self._connection(nursery, ticket) as episode:
+            answer = await episode.list_tools()
+        return Lesson(schema, listed_tools(answer)), episode
+
+    @asynccontextmanager
+    async def _connection(self, nursery: trio.Nursery, ticket: Ticket) -> AsyncIterator[Episode]:
+        """A connection that the server let in. It outlives the block, unless the block fails."""
         episode = Episode(self._network, self.address, self._headers)
         try:
             await nursery.start(episode.run)
             self.line.let_in(ticket)
-            toolbox = self._toolbox or await self._learn_tools(episode, schema)
-            started = trio.current_time()
-            observation = await episode.ask(wire.Reset(kwargs))
+            yield episode
         except Refused as exc:
             if not exc.refusal.ends_the_episode:
                 await episode.goodbye(timeout_seconds=self._close_timeout_seconds)
@@ -148,8 +201,6 @@ class Opener:
         except BaseException:
             episode.drop()
             raise
-        assert isinstance(observation, wire.Observation)
-        return Opened(episode, observation, toolbox, Place(self.line, ticket), trio.current_time() - started)
 
     async def _learn_schema(self) -> Mapping[str, Any]:
         async with self._learning:  # one asks, the others wait for what it learns
@@ -203,11 +254,8 @@ class Opener:
 
 
 def _sentence(exc: BaseException) -> str:
-    """What happened, from the innermost cause that has words."""
-    if isinstance(exc, BaseExceptionGroup):
-        return _sentence(exc.exceptions[0])
-    if isinstance(exc, OSError) and exc.errno is None and exc.__cause__ is not None:
-        return _sentence(exc.__cause__)  # trio's "all attempts to connect ... failed"
+    """What happened, in the words of the innermost cause that has some: trio and httpx only wrap it."""
+    said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
     if isinstance(exc, trio.TooSlowError):
         return "no TCP connection in time"
-    return str(exc) or type(exc).__name__
+    return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]

@@ -49,6 +49,9 @@ _SCORED_KINDS = {
 }
 
 
+_VERDICTS = frozenset({"mask_sample", "failure_kind", "failure_reason", "no_reward"})
+
+
 def counts(reward: Any) -> bool:
     """Whether a reward is evidence: numbers and booleans are; null, NaN, infinities and anything else are not."""
     try:
@@ -150,13 +153,22 @@ def verification(row: Mapping[str, Any], stone: Tombstone) -> Verification:
     """
     if not stone.scored:
         return masked(row, _MASKED_KINDS[stone.ending], stone.reason, stone.score)
-    body = {**row, **stone.score.fields()}
+    body = {**_without_verdicts(row), **stone.score.fields()}
     if stone.score.no_reward:
         body["no_reward"] = True
     if stone.ending in _SCORED_KINDS and not stone.score.done:
         body["failure_kind"] = _SCORED_KINDS[stone.ending]
         body["failure_reason"] = stone.reason
     return Verification(body, masked=False)
+
+
+def _without_verdicts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row without what an earlier result said of it: results are fed in again as rows."""
+    body = {key: value for key, value in row.items() if key not in _VERDICTS}
+    config = body.get("instance_config")
+    if isinstance(config, dict):
+        body["instance_config"] = {key: value for key, value in config.items() if key != "mask_sample"}
+    return body
 
 
 def masked(row: Mapping[str, Any], failure_kind: str, reason: str, score: Score | None = None) -> Verification:
@@ -166,7 +178,7 @@ def masked(row: Mapping[str, Any], failure_kind: str, reason: str, score: Score 
     """
     config = row.get("instance_config")
     body = {
-        **row,
+        **_without_verdicts(row),
         **(score or Score()).fields(),
         "reward": 0.0,
         "mask_sample": True,

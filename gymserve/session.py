@@ -152,7 +152,7 @@ class Session:
         """Seconds until the deadline; None while there is none (opening, a call in flight, closing)."""
         if self.tombstone is not None or self._deadline is None or self._deadline.in_flight:
             return None
-        return self._deadline.at - trio.current_time()
+        return max(0.0, self._deadline.at - trio.current_time())
 
     def touch(self) -> None:
         """A request names the session: its idle clock starts again. :raises SessionGone: it has ended."""

@@ -48,7 +48,7 @@ class StepToolbox:
     def tool(self, name: str) -> "MakeStep":
         """What makes a call's arguments (JSON text) into its step. :raises UnknownTool: with the names there are."""
         if name not in self.names:
-            raise _unknown(name, self.names)
+            raise UnknownTool(name, self.names)
         return wire.Step
 
     def render(self, observation: wire.Observation) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class McpToolbox:
         if self._tools is None:
             return partial(wire.call_tool, name)
         if name not in self._tools:
-            raise _unknown(name, self._tools)
+            raise UnknownTool(name, self._tools)
         return partial(wire.call_tool, self._tools[name])
 
     def render(self, observation: wire.Observation) -> dict[str, Any]:
@@ -108,13 +108,21 @@ def without_reward(observation: wire.Observation) -> dict[str, Any]:
     return {**observation.fields, "done": observation.done}
 
 
-def listed_names(answer: wire.McpAnswer | wire.Refusal) -> list[str] | None:
-    """The tools' names in the answer to ``tools/list``; None where there is no list (openenv 0.2.0 knows no ``mcp``)."""
+def listed_tools(answer: wire.McpAnswer | wire.Refusal) -> list[Mapping[str, Any]] | None:
+    """The tools in the answer to ``tools/list``, each with a ``name``; None where there is no list (openenv 0.2.0 knows
+    no ``mcp``).
+    """
     result = answer.result if isinstance(answer, wire.McpAnswer) else None
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list):
         return None
-    return [tool["name"] for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+    return [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+
+
+def listed_names(answer: wire.McpAnswer | wire.Refusal) -> list[str] | None:
+    """The names of `listed_tools`."""
+    tools = listed_tools(answer)
+    return None if tools is None else [tool["name"] for tool in tools]
 
 
 def _free_names(tools: Iterable[str], taken: frozenset[str]) -> dict[str, str]:
@@ -127,10 +135,6 @@ def _free_names(tools: Iterable[str], taken: frozenset[str]) -> dict[str, str]:
             name = f"env_{name}"
         free[name] = tool
     return free
-
-
-def _unknown(tool: str, names: Iterable[str]) -> UnknownTool:
-    return UnknownTool(f"there is no tool {tool[:100]!r}; the tools are {', '.join(sorted(names))}")
 
 
 def _value(result: Any) -> Any:

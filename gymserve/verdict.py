@@ -49,11 +49,20 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(cause))
         yield cause
-        following = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        following = _following(cause)
         if following is not None:
             left.append(following)
         if isinstance(cause, BaseExceptionGroup):
             left.extend(reversed(cause.exceptions))
+
+
+def _following(exc: BaseException) -> BaseException | None:
+    if exc.__cause__ is not None:
+        return exc.__cause__
+    if not exc.__suppress_context__:
+        return exc.__context__
+    # httpcore cuts its chain with "from None" and keeps the error beneath as an argument.
+    return next((argument for argument in exc.args if isinstance(argument, BaseException)), None)
 
 
 def _says(exc: BaseException) -> Verdict | None:
@@ -69,7 +78,7 @@ def _says(exc: BaseException) -> Verdict | None:
         case trio.TooSlowError() | httpx.TimeoutException() | httpx.ReadError() | httpx.RemoteProtocolError():
             return Verdict.BUSY
         case ssl.SSLError():
-            return Verdict.HOPELESS
+            return Verdict.BUSY if isinstance(exc, ssl.SSLEOFError) else Verdict.HOPELESS
         case socket.gaierror():
             return Verdict.BUSY if exc.errno == socket.EAI_AGAIN else Verdict.HOPELESS
         case OSError() if exc.errno is not None:

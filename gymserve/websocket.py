@@ -1,8 +1,9 @@
 """A WebSocket opening that cannot hang, over trio-websocket's public API.
 
-trio-websocket 0.12.2 waits for ever where a server accepts and stays silent, waits its whole timeout where a server
-closes or resets during the handshake, and lets h11's own errors out. Here a stream between it and the socket turns
-the end of the stream into an error at once, and every failure of an opening is a `HandshakeFailed`.
+trio-websocket 0.12.2 waits for ever where a server accepts and stays silent, resets before it is asked, or refuses in
+a body without end; waits its whole timeout where a server closes or resets during the handshake; and lets h11's own
+errors out. Here a stream between it and the socket turns all but silence into an error at once, and every failure of
+an opening is a `HandshakeFailed`.
 """
 
 import re
@@ -16,6 +17,9 @@ from gymserve.address import EnvironmentAddress
 MAX_MESSAGE_BYTES = 100 * 2**20  # what OpenEnv's own client takes; the server limits nothing on its way out
 _RECEIVE_BYTES = 64 * 1024
 _KEPT_BYTES = 256
+_SHOWN_BYTES = 20
+_HTTP = b"HTTP/1."
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 class HandshakeFailed(Exception):
@@ -78,7 +82,11 @@ def _answered(status: int) -> str:
 
 
 class _HandshakeGuard(trio.abc.Stream):
-    """Until the handshake is over, the end of the stream is an error of its own kind."""
+    """Until the handshake is over, an answer that is no WebSocket's and the end of the stream are errors, at once.
+
+    trio-websocket would read a refusal to the end of its body, which may never come, and takes the end of the stream
+    for no answer yet.
+    """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -93,27 +101,39 @@ class _HandshakeGuard(trio.abc.Stream):
         except trio.BrokenResourceError as exc:
             if self._head is None:
                 raise
-            raise HandshakeDropped("the server reset the connection before it answered the WebSocket upgrade") from exc
+            raise _reset() from exc
         if self._head is not None:
             if not data:
-                raise self._ended()
+                raise HandshakeDropped("the server closed the connection before it answered the WebSocket upgrade")
             self._head = (self._head + data)[:_KEPT_BYTES]
+            _judge(self._head)
         return data
 
-    def _ended(self) -> HandshakeFailed:
-        answered = re.match(rb"HTTP/1\.[01] (\d{3})", self._head or b"")
-        if answered is None:
-            return HandshakeDropped("the server closed the connection before it answered the WebSocket upgrade")
-        # An answer without a length ends where the stream does (RFC 9112 section 6.3); trio-websocket would wait for
-        # more.
-        status = int(answered.group(1))
-        return HandshakeFailed(_answered(status), status)
-
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as exc:
+            if self._head is None:
+                raise
+            raise _reset() from exc
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _judge(head: bytes) -> None:
+    """:raises HandshakeFailed: an answer that begins so opens no WebSocket."""
+    answered = _STATUS_LINE.match(head)
+    if answered is not None:
+        status = int(answered.group(1))
+        if status >= 200:  # RFC 9110 section 15: below it a final answer, or the WebSocket, is yet to come
+            raise HandshakeFailed(_answered(status), status)
+    elif head[: len(_HTTP)] != _HTTP[: len(head)]:
+        raise HandshakeFailed(f"the server does not speak HTTP: it begins with {head[:_SHOWN_BYTES]!r}")
+
+
+def _reset() -> HandshakeDropped:
+    return HandshakeDropped("the server reset the connection before it answered the WebSocket upgrade")

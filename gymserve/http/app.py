@@ -9,13 +9,14 @@ from quart import Response, g, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, NotFound
 
-from gymserve.errors import BadArguments, GymserveError, GymserveFailed
+from gymserve.errors import BadArguments, GymserveError, GymserveFailed, UnknownTool
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer, read_object
 from gymserve.http.connection import REFUSAL_EXTENSION
 from gymserve.http.prefix import AsgiApp, strip_rollout_prefix
 from gymserve.identity import SessionCookie, new_session_id, short
 from gymserve.session import Session
+from gymserve.toolbox import MakeStep
 
 _log = structlog.get_logger()
 
@@ -106,10 +107,12 @@ def _add_rollouts(app: QuartTrio, gateway: Gateway, dialect: Dialect) -> None:
 
     @app.post("/seed_session")
     async def seed_session() -> Response:
-        known, g.session_id = g.session_id, new_session_id()
+        known = g.session_id
+        g.session_id = known or new_session_id()  # a body that is refused costs no session that there is
         row = read_object(await _body()).value
         kwargs = _reset_kwargs(row)
         gateway.close(known, "the client seeded again")
+        g.session_id = new_session_id()
         await gateway.seed(g.session_id, _label(row), kwargs)
         return answer({})
 
@@ -126,13 +129,11 @@ def _add_rollouts(app: QuartTrio, gateway: Gateway, dialect: Dialect) -> None:
 
     @app.post("/<path:tool>")
     async def call_tool(tool: str) -> Response:
-        if tool.startswith("gymserve/"):
-            raise NotFound
         body = await _body()
         session = gateway.find(g.session_id)
         if tool == dialect.observation_tool:
             return answer(_latest(session))
-        make_step = session.toolbox.tool(tool)
+        make_step = _tool(session, tool, dialect)
         observation = await session.call(make_step(read_object(body).text))
         return answer(session.toolbox.render(observation))
 
@@ -155,6 +156,10 @@ def _add_own(app: QuartTrio, gateway: Gateway) -> None:
             }
         )
 
+    @app.route("/gymserve/<path:name>", methods=["DELETE", "GET", "PATCH", "POST", "PUT"])
+    async def no_such_route(name: str) -> Response:
+        raise NotFound  # and no tool of that name either
+
 
 async def _body() -> bytes:
     # The connection has read it to its end already; positional arguments, as only so are they typed.
@@ -172,6 +177,15 @@ def _shown(session: Session) -> dict[str, Any]:
         "reward": session.reward,
         "idle_deadline_in_seconds": None if left is None else round(left, 3),
     }
+
+
+def _tool(session: Session, name: str, dialect: Dialect) -> MakeStep:
+    try:
+        return session.toolbox.tool(name)
+    except UnknownTool as unknown:
+        if dialect.observation_tool is None:
+            raise
+        raise UnknownTool(name, [*unknown.names, dialect.observation_tool]) from None
 
 
 def _latest(session: Session) -> dict[str, Any]:

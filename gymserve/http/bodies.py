@@ -1,7 +1,6 @@
 """JSON in and out: what a request's body must be, and what an answer's is."""
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +31,7 @@ def read_object(body: bytes) -> JsonObject:
     except UnicodeDecodeError as exc:
         raise BadArguments.because("json_invalid", f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
     except RecursionError:
-        raise BadArguments.because("json_invalid", "the body is nested too deep") from None
+        raise _too_deep() from None
     except ValueError as exc:
         raise BadArguments.because("json_invalid", f"the body is not JSON: {exc}") from None
     if not isinstance(value, dict):
@@ -45,27 +44,28 @@ def _no_such_constant(name: str) -> Any:
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """``value`` as a JSON answer."""
+    """``value`` as a JSON answer.
+
+    :raises BadArguments: it is nested too deep, as only what a client sent can be.
+    """
     return Response(_dump(value), status=status, content_type="application/json")
 
 
 def _dump(value: Any) -> bytes:
     try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return _text(value).encode("ascii")
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
         # A number beyond a float's range (1e400) reads as infinity, which JSON cannot say; OpenEnv says null there,
         # and so do we.
-        text = json.dumps(_finite(value), separators=(",", ":"))
-    return text.encode("ascii")
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(member) for key, member in value.items()}
-        case list() | tuple():
-            return [_finite(member) for member in value]
-        case _:
-            return value
+def _too_deep() -> BadArguments:
+    return BadArguments.because("json_invalid", "the body is nested too deep")

@@ -1,0 +1,158 @@
+"""A whole gymserve over memory streams, for tests in virtual time: from HTTP to the environment, every part but the sockets is real."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from http_peer import Peer, connect
+from trio.testing import memory_stream_pair
+
+from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.gateway import Gateway, open_gateway
+from gymserve.gridsim.server import EnvironmentServer
+from gymserve.http.app import Dialect, create_app
+from gymserve.identity import SessionCookie
+from gymserve.network import read_schema
+from gymserve.opening import Opener
+from gymserve.session import Terms
+from gymserve.toolbox import ROUTE_NAMES, with_reward
+
+ADDRESS = parse_address("environment:8000")
+COOKIE = SessionCookie("test", ["a secret of the tests"])
+
+
+class MemoryNetwork:
+    """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port."""
+
+    def __init__(self, nursery: trio.Nursery, server: EnvironmentServer) -> None:
+        self.server = server
+        self.refuses = False
+        self.connections = 0
+        self._nursery = nursery
+
+    async def open_stream(self, address: EnvironmentAddress) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        if self.refuses:
+            raise ConnectionRefusedError(111, "Connection refused")
+        self.connections += 1
+        ours, theirs = memory_stream_pair()
+        self._nursery.start_soon(self.server.serve_stream, theirs)
+        return ours
+
+    async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
+        stream = await self.open_stream(address)
+        await stream.send_all(b"GET /schema HTTP/1.1\r\nHost: environment\r\nConnection: close\r\n\r\n")
+        received = b"".join([part async for part in stream])
+        head, _, body = received.partition(b"\r\n\r\n")
+        return read_schema(int(head.split()[1]), body)
+
+
+@dataclass
+class Answer:
+    status: int
+    body: Any
+    headers: dict[bytes, bytes]
+
+
+@dataclass
+class Client:
+    """One rollout's client: a connection for each request, as verifiers has, and a cookie, which each answer's replaces."""
+
+    connect: Callable[[], Peer]
+    cookies: dict[str, str] = field(default_factory=dict)
+    peer: Peer | None = None
+
+    async def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        await self.send(method, path, body, headers)
+        return await self.answer()
+
+    async def send(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> None:
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", "Host: gymserve", f"Content-Length: {len(data)}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if self.cookies:
+            lines.append("Cookie: " + "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
+        self.peer = self.connect()
+        await self.peer.send("\r\n".join([*lines, "", ""]).encode() + data)
+
+    async def answer(self) -> Answer:
+        assert self.peer is not None
+        reply = await self.peer.reply()
+        set_cookie = reply.headers.get(b"set-cookie")
+        if set_cookie is not None:
+            name, _, value = set_cookie.decode().partition(";")[0].partition("=")
+            self.cookies = {name: value}
+        return Answer(reply.status, json.loads(reply.body), reply.headers)
+
+    async def seed(self, row: Mapping[str, Any] | None = None, **headers: str) -> Answer:
+        return await self.ask("POST", "/seed_session", row or {}, headers)
+
+    async def call(self, tool: str, arguments: Any = None) -> Answer:
+        return await self.ask("POST", f"/{tool}", arguments)
+
+    async def step(self, by: int = 1) -> Answer:
+        return await self.call("step", {"by": by})
+
+    async def verify(self, **row: Any) -> Answer:
+        return await self.ask("POST", "/verify", {"responses_create_params": {}, "response": {}, **row})
+
+    async def hang_up(self) -> None:
+        assert self.peer is not None
+        await self.peer.stream.aclose()
+
+
+@dataclass
+class Stage:
+    """gymserve and the environment server behind it."""
+
+    nursery: trio.Nursery
+    gateway: Gateway
+    opener: Opener
+    network: MemoryNetwork
+    app: Any
+
+    def client(self) -> Client:
+        return Client(lambda: connect(self.nursery, self.app))
+
+    @property
+    def episodes(self) -> dict[str, int]:
+        return self.network.server.episodes
+
+    async def listing(self) -> Any:
+        return (await self.client().ask("GET", "/gymserve/sessions")).body
+
+
+@asynccontextmanager
+async def raise_the_curtain(
+    server: EnvironmentServer,
+    *,
+    patience_seconds: float = 600.0,
+    connect_timeout_seconds: float = 10.0,
+    tombstone_seconds: float = 900.0,
+    reset_kwargs: Mapping[str, Any] | None = None,
+    dialect: Dialect | None = None,
+    show: Any = with_reward,
+    **terms: Any,
+) -> AsyncIterator[Stage]:
+    """A stage before ``server``; ``terms`` are `Terms`' fields."""
+    dialect = dialect or Dialect()
+    taken = ROUTE_NAMES | ({dialect.observation_tool} if dialect.observation_tool else set())
+    async with trio.open_nursery() as nursery:
+        network = MemoryNetwork(nursery, server)
+        kept = Terms(**terms)
+        opener = Opener(
+            network,
+            ADDRESS,
+            patience_seconds=patience_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+            close_timeout_seconds=kept.close_timeout_seconds,
+            reset_kwargs=reset_kwargs or {},
+            taken_names=frozenset(taken),
+            show=show,
+        )
+        async with open_gateway(opener, kept, tombstone_seconds=tombstone_seconds) as gateway:
+            yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, dialect))
+        nursery.cancel_scope.cancel()
