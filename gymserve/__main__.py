@@ -1,0 +1,6 @@
+"""``python -m gymserve``."""
+
+from gymserve.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The command line: composes everything, and is the only reader of settings."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+from cyclopts.exceptions import CycloptsError
+
+from gymserve.cli.commands import build_app
+from gymserve.cli.flags import refusal
+from gymserve.cli.refusals import Refused
+
+
+def main() -> None:
+    """The entry point of ``gymserve`` and ``python -m gymserve``: exits with the command's status, 2 for bad input."""
+    sys.exit(run(build_app(os.environ), sys.argv[1:]))
+
+
+def run(app: App, arguments: Sequence[str]) -> int:
+    """Run a command line; bad input is one line on stderr and the status 2."""
+    try:
+        status = app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _refuse(refusal(error))
+    except Refused as refused:
+        return _refuse(refused)
+    except BrokenPipeError:  # `gymserve config | head -1`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails again
+        return 0
+    return status or 0
+
+
+def _refuse(refused: Refused) -> int:
+    sys.stderr.write(f"gymserve: {refused}\n")
+    return 2

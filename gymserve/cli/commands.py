@@ -1,0 +1,160 @@
+"""The commands: flags made from the settings' models, and what each command does with them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, cast
+
+from cyclopts import App, Parameter
+from pydantic.fields import FieldInfo
+
+from gymserve import __version__
+from gymserve.cli.config import rows, write_json, write_text, written
+from gymserve.cli.sources import (
+    CONFIG_VARIABLE,
+    Check,
+    Layer,
+    Model,
+    Resolved,
+    from_file,
+    from_flags,
+    from_variables,
+    open_keys,
+    resolve,
+)
+from gymserve.settings import EnvSettings, RowsSettings, ServeSettings, Settings, form_of
+
+SERVE_HELP = "Stand between RL frameworks (HTTP) and an OpenEnv environment server."
+SOURCES_HELP = (
+    "Every flag is also a variable (--idle-timeout: GYMSERVE_IDLE_TIMEOUT) and a key (idle_timeout) of the file that "
+    "--config or GYMSERVE_CONFIG names. A flag beats a variable, a variable beats the file, the file beats the default."
+)
+SECRETS_HELP = (
+    "Secrets come by variable only: GYMSERVE_SECRET signs session cookies (two separated by a comma: the first signs, "
+    "both are accepted), GYMSERVE_ENV_TOKEN is the bearer token for the environment server."
+)
+TOKEN_HELP = "The bearer token for the environment server comes by the variable GYMSERVE_ENV_TOKEN only."
+ENV_HELP = "Serve the embedded environments as an OpenEnv server of their own."
+CONFIG_HELP = "Print every setting of gymserve serve, and where it comes from; takes the flags of gymserve serve."
+
+ROWS_HELP = (
+    "Write dataset rows (JSONL) that NeMo Gym and verifiers read: for the days of GridSim, the embedded environment, "
+    "or with --env for seeds of an environment server, whose tools are asked for there."
+)
+
+RunServe = Callable[[ServeSettings], int]
+RunEnv = Callable[[EnvSettings], int]
+RunRows = Callable[[Resolved[RowsSettings]], int]
+
+
+def _run_serve(settings: ServeSettings) -> int:
+    from gymserve.cli.serving import run_serve  # Trio, Quart and hypercorn: only for those who serve
+
+    return run_serve(settings)
+
+
+def _run_env(settings: EnvSettings) -> int:
+    from gymserve.cli.environment import run_env
+
+    return run_env(settings)
+
+
+def _run_rows(resolved: Resolved[RowsSettings]) -> int:
+    from gymserve.cli.rows import run_rows
+
+    return run_rows(resolved)
+
+
+def _check_fault(text: str) -> object:
+    from gymserve.gridsim.faults import parse_fault
+
+    return parse_fault(text)
+
+
+def build_app(
+    environ: Mapping[str, str],
+    *,
+    run_serve: RunServe = _run_serve,
+    run_env: RunEnv = _run_env,
+    run_rows: RunRows = _run_rows,
+    check_fault: Check = _check_fault,
+) -> App:
+    """The command line. Its commands return an exit status and raise ``Refused`` for values that are not accepted."""
+
+    def serve(**flags: object) -> int:
+        return run_serve(gather(ServeSettings, flags, environ).settings)
+
+    def env(**flags: object) -> int:
+        return run_env(gather(EnvSettings, flags, environ, fault=check_fault).settings)
+
+    def config(**flags: object) -> int:
+        write = write_json if flags.pop("json", None) else write_text
+        write(rows(gather(ServeSettings, flags, environ)))
+        return 0
+
+    def write_rows(**flags: object) -> int:
+        return run_rows(gather(RowsSettings, flags, environ))
+
+    _describe(serve, [SERVE_HELP, SOURCES_HELP, SECRETS_HELP], _flags(ServeSettings))
+    _describe(env, [ENV_HELP, SOURCES_HELP], _flags(EnvSettings))
+    _describe(config, [CONFIG_HELP], [_JSON, *_flags(ServeSettings)])
+    _describe(write_rows, [ROWS_HELP, SOURCES_HELP, TOKEN_HELP], _flags(RowsSettings))
+    app = App(name="gymserve", version=f"gymserve {__version__}", help_format="plaintext")
+    app.default(serve)
+    commands = {"serve": serve, "env": env, "rows": write_rows, "config": config}
+    for name, command in commands.items():
+        app.command(command, name=name)
+    return app
+
+
+def gather(
+    model: type[Model], flags: Mapping[str, object], environ: Mapping[str, str], **checks: Check
+) -> Resolved[Model]:
+    """The settings from all sources: default < file < variable < flag.
+
+    :raises Refused: something that is given is not accepted.
+    """
+    given = {key: value for key, value in flags.items() if key != "config"}
+    variables = from_variables(environ, model)
+    path = flags.get("config", environ.get(CONFIG_VARIABLE))
+    file: Layer = {} if path is None else from_file(str(path), model)
+    return resolve(model, [file, variables, from_flags(given)], checks)
+
+
+def _describe(command: Callable[..., int], paragraphs: Iterable[str], flags: Iterable[inspect.Parameter]) -> None:
+    command.__doc__ = "\n\n".join(paragraphs)
+    cast(Any, command).__signature__ = inspect.Signature(list(flags))
+
+
+def _flag(name: str, kind: Any, parameter: Parameter) -> inspect.Parameter:
+    # Nothing but the text is taken here: the model says what is accepted, wherever a value comes from.
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, parameter]
+    )
+
+
+_CONFIG = _flag("config", str, Parameter(metavar="FILE", help="Settings file (.toml, .yaml or .yml)."))
+_JSON = _flag("json", bool, Parameter(negative=(), help="Print JSON."))
+
+
+def _flags(model: type[Settings]) -> Iterator[inspect.Parameter]:
+    yield _CONFIG
+    defaults = model().model_dump(mode="json")
+    for key in open_keys(model):
+        yield _setting_flag(key, model.model_fields[key], defaults[key])
+
+
+def _setting_flag(key: str, field: FieldInfo, default: Any) -> inspect.Parameter:
+    form = form_of(field)
+    parameter = Parameter(
+        metavar=form.metavar or None,
+        help=field.description,
+        show_default=lambda _: written(default, form),
+        negative=None if field.annotation is bool else (),
+    )
+    return _flag(key, _kind(field), parameter)
+
+
+def _kind(field: FieldInfo) -> Any:
+    if field.annotation is bool:
+        return bool
+    return tuple[str, ...] if isinstance(field.default, tuple) else str

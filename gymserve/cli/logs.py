@@ -1,0 +1,89 @@
+"""Log lines on stderr: ours (structlog) and the libraries' (logging) through one renderer."""
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from gymserve.cli.refusals import printable
+
+_SHARED: tuple[Processor, ...] = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+_BLOCKS = ("exception", "stack")
+
+
+def configure_logging(log_format: str, *, least_level: int = logging.INFO) -> None:
+    """Send every log line to stderr as ``text`` or ``json``.
+
+    Our own from ``least_level`` on, the libraries' from WARNING on. Text is coloured only on a terminal, and not if
+    ``NO_COLOR`` is set (https://no-color.org).
+    """
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter("coloured" if log_format == "text" and colours else log_format))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("gymserve").setLevel(least_level)
+    structlog.configure(
+        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(least_level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def formatter(style: str) -> logging.Formatter:
+    """What makes a line of a record: ``text``, ``coloured`` (text, for a terminal) or ``json``."""
+    render: tuple[Processor, ...] = (_escape, _console(style)) if style != "json" else (_json,)
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            # Python's own traceback: rich's would print local variables, and so headers and tokens.
+            structlog.processors.format_exc_info,
+            *render,
+        ],
+    )
+
+
+def _console(style: str) -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=style == "coloured",
+        pad_event_to=0,
+        sort_keys=False,
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+
+
+def _escape(_logger: WrappedLogger, _name: str, event: EventDict) -> Mapping[str, Any]:
+    return {printable(str(key)): _block(value) if key in _BLOCKS else _value(value) for key, value in event.items()}
+
+
+def _value(value: object) -> object:
+    text = value if isinstance(value, str) else repr(value)
+    return value if text.isprintable() else printable(text)
+
+
+def _block(value: object) -> str:
+    # Indented, so that a line in an exception's message cannot pass for a log line.
+    return "\n".join(f"    {printable(line)}" for line in str(value).split("\n"))
+
+
+def _json_value(value: object) -> object:
+    # JSON has no infinity, which is what an absent deadline is in Trio.
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_render_json = structlog.processors.JSONRenderer()
+
+
+def _json(logger: WrappedLogger, name: str, event: EventDict) -> str:
+    line = _render_json(logger, name, {key: _json_value(value) for key, value in event.items()})
+    # JSON escapes every control character but this one; it can stand in strings only.
+    return str(line).replace("\x7f", "\\u007f")

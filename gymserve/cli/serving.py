@@ -1,0 +1,140 @@
+"""``gymserve serve``: the gateway between HTTP and an environment server."""
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.cli.logs import configure_logging
+from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell_listening, tell_not_bound
+from gymserve.gateway import Gateway, open_gateway
+from gymserve.gridsim.grid import GridSim
+from gymserve.gridsim.server import EnvironmentServer
+from gymserve.http.app import Dialect, create_app
+from gymserve.http.prefix import AsgiApp
+from gymserve.http.serving import serve
+from gymserve.identity import SessionCookie, new_secret
+from gymserve.network import TcpNetwork
+from gymserve.opening import Opener
+from gymserve.score import RewardRule
+from gymserve.session import Terms
+from gymserve.settings import ServeSettings
+from gymserve.toolbox import ROUTE_NAMES, with_reward, without_reward
+
+_EMBEDDED_HOST = "127.0.0.1"
+_EMBEDDED_CAPACITY = 8
+_FLUSH_SECONDS = 0.5  # of the grace, kept for the last answers on their way out
+
+
+def run_serve(settings: ServeSettings) -> int:
+    """Serve until SIGINT or SIGTERM; 0, or 1 if the address could not be bound.
+
+    At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
+    ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
+    """
+    configure_logging(settings.log_format)
+    return trio.run(_run, settings)
+
+
+async def _run(settings: ServeSettings) -> int:
+    with ending_signal() as signal:
+        async with trio.open_nursery() as nursery:
+            address = await _environment(settings, nursery)
+            async with compose_gateway(settings, address) as gateway:
+                status = await _serve_until(signal, settings, gateway)
+            nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
+    return status
+
+
+async def _environment(settings: ServeSettings, nursery: trio.Nursery) -> EnvironmentAddress:
+    """The environment server's address; without one in the settings the embedded server is started in ``nursery``."""
+    if settings.env is not None:
+        return parse_address(settings.env)
+    server = EnvironmentServer(GridSim, capacity=_EMBEDDED_CAPACITY)
+    port = await nursery.start(server.listen, _EMBEDDED_HOST, 0)
+    return EnvironmentAddress(_EMBEDDED_HOST, port)
+
+
+def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Gateway]:
+    """The gateway that ``settings`` describe, before the environment server at ``address``."""
+    return open_gateway(_opener(settings, address), _terms(settings), tombstone_seconds=settings.tombstone)
+
+
+async def serve_http(
+    settings: ServeSettings,
+    gateway: Gateway,
+    stopped: Callable[[], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[list[str]],
+) -> None:
+    """Serve ``gateway`` until ``stopped`` returns, then for the grace; started with the URLs.
+
+    :raises OSError: the address cannot be bound.
+    """
+
+    async def stop() -> float:
+        await stopped()
+        ends_at = trio.current_time() + settings.grace
+        await gateway.drain(settings.grace)
+        return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)
+
+    app = _app(settings, gateway)
+    await serve(app, host=settings.host, port=settings.port, stop=stop, task_status=task_status)
+
+
+async def _serve_until(signal: EndingSignal, settings: ServeSettings, gateway: Gateway) -> int:
+    async with trio.open_nursery() as nursery:
+        try:
+            urls = await nursery.start(serve_http, settings, gateway, signal.wait)
+        except OSError as exc:
+            tell_not_bound(http_url(settings.host, settings.port), exc)
+            return 1
+        tell_listening(urls[0])
+    return 0
+
+
+def _app(settings: ServeSettings, gateway: Gateway) -> AsgiApp:
+    secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
+    return create_app(
+        gateway,
+        SessionCookie(settings.name, secrets),
+        Dialect(observation_tool=settings.observation_tool, masked_as_error=settings.masked_as_error),
+    )
+
+
+def _opener(settings: ServeSettings, address: EnvironmentAddress) -> Opener:
+    return Opener(
+        TcpNetwork(connect_timeout_seconds=settings.connect_timeout),
+        address,
+        headers=_headers(settings),
+        patience_seconds=settings.patience,
+        connect_timeout_seconds=settings.connect_timeout,
+        close_timeout_seconds=settings.close_timeout,
+        reset_kwargs=settings.reset_kwargs,
+        taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
+        show=without_reward if settings.hide_reward else with_reward,
+    )
+
+
+def _headers(settings: ServeSettings) -> list[tuple[str, str]]:
+    headers = []
+    for line in settings.env_header:
+        name, _, value = line.partition(":")
+        headers.append((name, value.strip()))
+    if settings.env_token is not None:
+        headers.append(("Authorization", f"Bearer {settings.env_token.get_secret_value()}"))
+    return headers
+
+
+def _terms(settings: ServeSettings) -> Terms:
+    return Terms(
+        idle_timeout_seconds=settings.idle_timeout,
+        lifetime_seconds=math.inf if settings.max_lifetime is None else settings.max_lifetime,
+        step_timeout_seconds=settings.step_timeout,
+        close_timeout_seconds=settings.close_timeout,
+        keepalive_seconds=settings.keepalive or math.inf,
+        reward_rule=RewardRule(settings.reward),
+        step_timeout_is_scored=settings.on_step_timeout == "score",
+    )

@@ -1,0 +1,310 @@
+"""What can be set: names, defaults and bounds, and the words in which a bound is told.
+
+Pure data. Where a value comes from (flag, variable, file) is the command line's business; nothing below it takes
+a settings object.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr
+from pydantic.fields import FieldInfo
+
+from gymserve.address import ACCEPTED_FORMS, parse_address
+from gymserve.rows import ACCEPTED_SEEDS, parse_seeds
+from gymserve.toolbox import ROUTE_NAMES
+
+_TAKEN_NAMES = ROUTE_NAMES | {"step"}
+
+SECRET_CHARACTERS = 16
+"""The shortest secret accepted for signing cookies."""
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e]*")  # RFC 9110 sections 5.1 and 5.5, ASCII only
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a setting is written down.
+
+    ``metavar`` stands for its value in help, ``accepted`` completes "...is not accepted:", ``absent`` is the word for
+    no value. ``shown`` tells how much of a value may be printed: all of it, only a header's name, or only that it is
+    set; what is of the last kind is a secret, and comes from an environment variable only.
+    """
+
+    metavar: str
+    accepted: str
+    absent: str = "none"
+    shown: Literal["value", "name", "set"] = "value"
+
+
+def form_of(field: FieldInfo) -> Form:
+    """The form of a field of one of the models below."""
+    return next(mark for mark in field.metadata if isinstance(mark, Form))
+
+
+# A validator that raises an empty ValueError means: say what the field's form accepts. One with a sentence: say that.
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):  # else pydantic reads true as 1
+        raise ValueError
+    return value
+
+
+def _off(value: object) -> object:
+    return None if value is False or value == "off" else value  # YAML 1.1 reads a bare off as false
+
+
+def _lines(value: object) -> object:
+    return tuple(line for line in value.split("\n") if line) if isinstance(value, str) else value
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError
+    return text
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _seeds(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML and TOML: seeds 5
+
+
+def _checked_seeds(text: str) -> str:
+    parse_seeds(text)
+    return text
+
+
+def _header(text: str) -> str:
+    if not _HEADER.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _tool_name(text: str) -> str:
+    if text in _TAKEN_NAMES:
+        raise ValueError(f"a route of the server has this name; taken are {', '.join(sorted(_TAKEN_NAMES))}")
+    if not _TOOL_NAME.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _parsed(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError from None
+
+
+def _finite(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise ValueError from None
+    return value
+
+
+def _split(value: object) -> object:
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+def _secrets(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if len(secrets) > 2 or any(len(secret.get_secret_value()) < SECRET_CHARACTERS for secret in secrets):
+        raise ValueError
+    return secrets
+
+
+def _token(token: SecretStr) -> SecretStr:
+    if not _TOKEN.fullmatch(token.get_secret_value()):
+        raise ValueError
+    return token
+
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_number)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_number)]
+
+Timeout = Annotated[_Positive, Form("SECONDS", "a number of seconds greater than 0")]
+Duration = Annotated[_NotNegative, Form("SECONDS", "a number of seconds, 0 or more")]
+OptionalTimeout = Annotated[
+    _Positive | None,
+    BeforeValidator(_off),
+    Form("SECONDS|off", "a number of seconds greater than 0, or off", absent="off"),
+]
+Host = Annotated[str, Field(pattern=r"^[^\s/]{1,255}$"), Form("HOST", "a host name or an IP address, without a port")]
+Port = Annotated[
+    int, Field(ge=0, le=65535), BeforeValidator(_number), Form("PORT", "a whole number from 0 to 65535 (0 = any)")
+]
+Switch = Annotated[bool, Form("", "true or false")]
+LogFormat = Annotated[Literal["text", "json"], Form("text|json", "text or json")]
+Address = Annotated[
+    Annotated[str, AfterValidator(_address)] | None, Form("URL", ACCEPTED_FORMS, absent="the embedded GridSim server")
+]
+Header = Annotated[str, AfterValidator(_header)]
+Headers = Annotated[
+    tuple[Header, ...],
+    BeforeValidator(_lines),
+    Form("'NAME: VALUE'", "NAME: VALUE, of visible ASCII characters and on one line", shown="name"),
+]
+Title = Annotated[
+    str,
+    Field(min_length=1, max_length=100),
+    AfterValidator(_printable),
+    Form("NAME", "1 to 100 printable characters"),
+]
+ToolName = Annotated[
+    Annotated[str, AfterValidator(_tool_name)] | None,
+    BeforeValidator(_off),
+    Form("NAME|off", "1 to 64 of A-Z a-z 0-9 _ -, or off", absent="off"),
+]
+Seeds = Annotated[
+    Annotated[str, AfterValidator(_checked_seeds)] | None, BeforeValidator(_seeds), Form("SEEDS", ACCEPTED_SEEDS)
+]
+FileName = Annotated[Annotated[str, Field(min_length=1)] | None, Form("FILE", "the name of a file")]
+Label = Annotated[
+    Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)] | None,
+    Form("TEXT", "1 to 200 printable characters"),
+]
+AgentName = Annotated[
+    Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)] | None,
+    Form("NAME", "1 to 100 printable characters"),
+]
+Limit = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    BeforeValidator(_number),
+    Form("COUNT", "a whole number, 1 or more", absent="all of them"),
+]
+JsonObject = Annotated[
+    dict[str, JsonValue],
+    BeforeValidator(_parsed),
+    AfterValidator(_finite),
+    Form("JSON", 'a JSON object such as {"level": 2}'),
+]
+Secrets = Annotated[
+    tuple[SecretStr, ...],
+    BeforeValidator(_split),
+    AfterValidator(_secrets),
+    Form(
+        "",
+        f"one secret, or two separated by a comma, each of {SECRET_CHARACTERS} characters or more",
+        absent="not set",
+        shown="set",
+    ),
+]
+Token = Annotated[
+    Annotated[SecretStr, AfterValidator(_token)] | None,
+    Form("", "visible ASCII characters without white space", absent="not set", shown="set"),
+]
+
+
+class Settings(BaseModel):
+    """What the models of all commands have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ServeSettings(Settings):
+    """The settings of ``gymserve serve``. Durations are in seconds."""
+
+    env: Address = Field(default=None, description="Environment server to open episodes on.")
+    env_header: Headers = Field(default=(), description="Header for the environment server; repeatable.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8100, description="Port to listen on; 0 = any free one.")
+    name: Title = Field(default="gymserve", description="This server's name; its cookie's name comes from it.")
+    idle_timeout: Timeout = Field(
+        default=600.0, description="Reclaim a session after this many seconds without a request in flight."
+    )
+    patience: Duration = Field(
+        default=600.0,
+        description="Wait this many seconds in all for an episode, 0 = one attempt; in files also reset_timeout.",
+    )
+    max_lifetime: OptionalTimeout = Field(
+        default=None, description="End a session this many seconds after it opened, requests or not."
+    )
+    connect_timeout: Timeout = Field(
+        default=10.0, description="Seconds for one TCP connection to the environment server."
+    )
+    step_timeout: Timeout = Field(default=600.0, description="Seconds for one step of an episode.")
+    close_timeout: Timeout = Field(
+        default=60.0, description="Seconds a slot counts as held while the environment closes."
+    )
+    keepalive: Duration = Field(
+        default=30.0,
+        description="Seconds of silence before an episode is kept alive, against the server's reaper; 0 = off.",
+    )
+    grace: Duration = Field(default=3.0, description="Seconds that calls in flight may take when stopping.")
+    tombstone: Duration = Field(default=900.0, description="Seconds for which an ended session is remembered.")
+    reward: Annotated[Literal["sum", "last", "max"], Form("sum|last|max", "sum, last or max")] = Field(
+        default="sum", description="How an episode's rewards become its score."
+    )
+    hide_reward: Switch = Field(default=False, description="Leave rewards out of what tools answer.")
+    observation_tool: ToolName = Field(
+        default="observation", description="Tool that answers the latest observation again."
+    )
+    masked_as_error: Annotated[
+        Literal["never", "always", "auto"], Form("never|always|auto", "never, always or auto")
+    ] = Field(default="never", description="Answer verify with an HTTP error where the result is masked.")
+    on_step_timeout: Annotated[Literal["mask", "score"], Form("mask|score", "mask or score")] = Field(
+        default="mask", description="What an episode is worth whose step timed out."
+    )
+    reset_kwargs: JsonObject = Field(default_factory=dict, description="Arguments of every episode's reset.")
+    log_format: LogFormat = Field(default="text", description="How log lines are written.")
+    secret: Secrets = Field(
+        default=(), description="Signs session cookies; of two, the first signs and both are accepted."
+    )
+    env_token: Token = Field(default=None, description="Bearer token for the environment server.")
+
+
+class EnvSettings(Settings):
+    """The settings of ``gymserve env``. The faults are held as text; who knows the faults checks them."""
+
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8200, description="Port to listen on; 0 = any free one.")
+    capacity: Annotated[int, Field(ge=1), BeforeValidator(_number), Form("COUNT", "a whole number, 1 or more")] = Field(
+        default=8, description="Episodes at one time."
+    )
+    fault: Annotated[tuple[str, ...], BeforeValidator(_lines), Form("NAME[:VALUE]", "NAME or NAME:VALUE")] = Field(
+        default=(), description="Something that goes wrong; repeatable."
+    )
+    log_format: LogFormat = Field(default="text", description="How log lines are written.")
+
+
+class RowsSettings(Settings):
+    """The settings of ``gymserve rows``. Durations are in seconds."""
+
+    split: Annotated[Literal["train", "eval"], Form("train|eval", "train or eval")] = Field(
+        default="train", description="GridSim's days to write a row for each of."
+    )
+    env: Address = Field(default=None, description="Environment server to write rows for.")
+    env_header: Headers = Field(default=(), description="Header for the environment server; repeatable.")
+    seeds: Seeds = Field(
+        default=None, description="Seeds for the environment server, a row for each: 5, 0..999 or 0..9,20..29."
+    )
+    prompt: FileName = Field(
+        default=None, description="File with the text that tells a model its task; GridSim has one built in."
+    )
+    agent: AgentName = Field(default=None, description="NeMo Gym's agent for the rows (agent_ref).")
+    label: Label = Field(default=None, description="Label of the rows' sessions (gymserve_label).")
+    limit: Limit = Field(default=None, description="Write no more than this many rows.")
+    output: FileName = Field(
+        default=None, description="File to write, whole or not at all; without it rows go to stdout."
+    )
+    observation_tool: ToolName = Field(
+        default="observation", description="The tool of gymserve serve that answers the latest observation again."
+    )
+    patience: Duration = Field(
+        default=60.0, description="Wait this many seconds in all for an environment server, 0 = one attempt."
+    )
+    connect_timeout: Timeout = Field(
+        default=10.0, description="Seconds for one TCP connection to the environment server."
+    )
+    env_token: Token = Field(default=None, description="Bearer token for the environment server.")
