@@ -207,7 +207,7 @@ class Episode:
                 await self._close()
 
     async def leave(self) -> None:
-        """End the connection, with a CLOSE frame if it is still open; a server that does not take it is not waited for."""
+        """End the connection, with a CLOSE frame if it is still open; the answer to it is hardly waited for."""
         try:
             with trio.move_on_after(_LAST_WORD_SECONDS):
                 await self._close()

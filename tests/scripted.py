@@ -34,7 +34,7 @@ async def agreeable(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class ScriptedServer:
-    """`script` answers each message: an object, text that is not JSON, or None for silence; ``close`` is answered by CLOSE."""
+    """`script` answers each message: an object, text that is not JSON, or None for silence; ``close`` gets a CLOSE."""
 
     def __init__(self, script: Script = agreeable, *, action: str = "Action") -> None:
         self.script = script

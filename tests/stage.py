@@ -1,4 +1,4 @@
-"""A whole gymserve over memory streams, for tests in virtual time: from HTTP to the environment, every part but the sockets is real."""
+"""A whole gymserve over memory streams, for tests in virtual time: every part but the sockets is real."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """One rollout's client: a connection for each request, as verifiers has, and a cookie, which each answer's replaces."""
+    """One rollout's client: a connection for each request, as verifiers has, and the last answer's cookie."""
 
     connect: Callable[[], Peer]
     cookies: dict[str, str] = field(default_factory=dict)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.episode import AnswerTimedOut, Episode, EpisodeLost, Refused
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.faults import Fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.network import TcpNetwork

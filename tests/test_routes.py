@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from http_peer import POST
 from scripted import ScriptedServer, observed, refused
 from stage import COOKIE, Answer, Client, raise_the_curtain
 from trio_websocket import WebSocketConnection
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.faults import Fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.app import Dialect

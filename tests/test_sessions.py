@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from scripted import ScriptedServer, agreeable, observed, refused
 from stage import raise_the_curtain
 from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.score import RewardRule
@@ -624,9 +624,7 @@ async def test_a_verify_without_any_reward_says_so_and_warns_once(autojump_clock
     assert len([line for line in logs if "no reward" in line["event"]]) == 1
 
 
-@pytest.mark.parametrize(
-    ("rule", "reward"), [(RewardRule.SUM, 1.25), (RewardRule.LAST, -0.5), (RewardRule.MAX, 1.0)]
-)
+@pytest.mark.parametrize(("rule", "reward"), [(RewardRule.SUM, 1.25), (RewardRule.LAST, -0.5), (RewardRule.MAX, 1.0)])
 async def test_the_reward_rules(autojump_clock, rule, reward):
     rewards = iter([0.75, None, True, -0.5])
 

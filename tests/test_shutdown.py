@@ -3,11 +3,11 @@
 from typing import Any
 
 import trio
+from counting import Counting
 from scripted import ScriptedServer, agreeable
 from stage import Stage, raise_the_curtain
 from trio.testing import wait_all_tasks_blocked
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 

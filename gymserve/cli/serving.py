@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell_listening, tell_not_bound
 from gymserve.gateway import Gateway, open_gateway
@@ -108,7 +109,7 @@ def _opener(settings: ServeSettings, address: EnvironmentAddress) -> Opener:
     return Opener(
         TcpNetwork(connect_timeout_seconds=settings.connect_timeout),
         address,
-        headers=_headers(settings),
+        headers=environment_headers(settings.env_header, settings.env_token),
         patience_seconds=settings.patience,
         connect_timeout_seconds=settings.connect_timeout,
         close_timeout_seconds=settings.close_timeout,
@@ -116,16 +117,6 @@ def _opener(settings: ServeSettings, address: EnvironmentAddress) -> Opener:
         taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
         show=without_reward if settings.hide_reward else with_reward,
     )
-
-
-def _headers(settings: ServeSettings) -> list[tuple[str, str]]:
-    headers = []
-    for line in settings.env_header:
-        name, _, value = line.partition(":")
-        headers.append((name, value.strip()))
-    if settings.env_token is not None:
-        headers.append(("Authorization", f"Bearer {settings.env_token.get_secret_value()}"))
-    return headers
 
 
 def _terms(settings: ServeSettings) -> Terms:

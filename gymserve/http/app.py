@@ -13,6 +13,7 @@ from gymserve.errors import BadArguments, GymserveError, GymserveFailed, Unknown
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer, read_object
 from gymserve.http.connection import REFUSAL_EXTENSION
+from gymserve.http.hangups import quiet_hang_ups
 from gymserve.http.prefix import AsgiApp, strip_rollout_prefix
 from gymserve.identity import SessionCookie, new_session_id, short
 from gymserve.session import Session
@@ -49,7 +50,7 @@ def create_app(gateway: Gateway, cookie: SessionCookie, dialect: Dialect) -> Asg
     _add_errors(app)
     _add_rollouts(app, gateway, dialect)
     _add_own(app, gateway)
-    return strip_rollout_prefix(app)
+    return strip_rollout_prefix(quiet_hang_ups(app))
 
 
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:

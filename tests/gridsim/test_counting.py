@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from environment_peer import connect, error_of
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.server import EnvironmentServer
 
 

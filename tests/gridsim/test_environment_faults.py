@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from environment_peer import UPGRADE, attach, connect, error_of, exchange
 from trio.testing import wait_all_tasks_blocked
 from trio_websocket import ConnectionClosed
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.faults import ACCEPTED_FAULTS, Fault, parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 

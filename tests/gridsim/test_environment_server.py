@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from environment_peer import UPGRADE, attach, connect, error_of, exchange
 from trio.testing import wait_all_tasks_blocked
 from trio_websocket import ConnectionRejected, wrap_client_stream
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.environment import Environment
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer

@@ -1,5 +1,6 @@
 """The environment server where its users meet it: on a port, over HTTP and WebSocket, as a process that is stopped."""
 
+import errno
 import os
 import signal
 import socket
@@ -14,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from counting import Counting
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from gymserve import __version__
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.environment import Environment
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
@@ -221,8 +222,8 @@ async def test_a_busy_port_is_one_line_and_status_one() -> None:
         port = taken.getsockname()[1]
         assert await run_command("--port", str(port)) == (
             1,
-            f"cannot listen on http://127.0.0.1:{port}: [Errno 98] {os.strerror(98)}; "
-            "choose another with --host and --port\n",
+            f"cannot listen on http://127.0.0.1:{port}: {os.strerror(errno.EADDRINUSE)}; "
+            "choose another address with --host and --port\n",
         )
 
 

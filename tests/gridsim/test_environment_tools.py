@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import trio
+from counting import Counting
 from environment_peer import Peer, connect, error_of
 
-from gymserve.gridsim.counting import Counting
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.gridsim.tools import InvalidArguments, ToolEnvironment, ToolResult
 from gymserve.wire import Observation
