@@ -59,5 +59,7 @@ def parse_address(text: str) -> EnvironmentAddress:
     tls = _TLS[parts.scheme]
     prefix = parts.path.rstrip("/")
     if parts.scheme in ("ws", "wss"):
+        if prefix and not prefix.endswith("/ws"):
+            raise ValueError(f"a WebSocket's address ends in /ws; accepted: {ACCEPTED_FORMS}")
         prefix = prefix.removesuffix("/ws")
     return EnvironmentAddress(parts.hostname, port or (443 if tls else 80), tls, prefix)

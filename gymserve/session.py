@@ -112,7 +112,7 @@ class Session:
         self._done = False
         self._started = trio.current_time()
         self._thinking_since = self._started
-        self._log = _log.bind(session=short(session_id), label=label)
+        self._log = _log.bind(session=short(session_id), **({"label": label} if label else {}))
 
     # -- for requests ----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,9 @@ SECRET_CHARACTERS = 16
 """The shortest secret accepted for signing cookies."""
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e]*")  # RFC 9110 sections 5.1 and 5.5, ASCII only
+_OWN_HEADERS = frozenset(
+    {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -86,6 +89,9 @@ def _checked_seeds(text: str) -> str:
 def _header(text: str) -> str:
     if not _HEADER.fullmatch(text):
         raise ValueError
+    name = text.partition(":")[0].lower()
+    if name in _OWN_HEADERS or name.startswith("sec-websocket-"):
+        raise ValueError("this header is the connection's own (RFC 9110 section 7.6.1, RFC 6455) and cannot be set")
     return text
 
 

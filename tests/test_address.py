@@ -21,7 +21,8 @@ from gymserve.address import ACCEPTED_FORMS, EnvironmentAddress, parse_address
         ("ws://env/ws", EnvironmentAddress("env", 80)),
         ("ws://env:8200", EnvironmentAddress("env", 8200)),
         ("ws://env/maze/ws/", EnvironmentAddress("env", 80, prefix="/maze")),
-        ("wss://env/maze", EnvironmentAddress("env", 443, tls=True, prefix="/maze")),
+        ("wss://env/maze/ws", EnvironmentAddress("env", 443, tls=True, prefix="/maze")),
+        ("wss://env", EnvironmentAddress("env", 443, tls=True)),
         ("http://[::1]:8200", EnvironmentAddress("::1", 8200)),
     ],
 )
@@ -48,6 +49,7 @@ def test_accepted_forms(text: str, address: EnvironmentAddress) -> None:
         ("env:http", "its port is not a number from 1 to 65535"),
         ("http://env:0", f"its port is missing; accepted: {ACCEPTED_FORMS}"),
         ("env", f"its port is missing; accepted: {ACCEPTED_FORMS}"),
+        ("wss://env/maze", f"a WebSocket's address ends in /ws; accepted: {ACCEPTED_FORMS}"),
         ("env/maze", f"its port is missing; accepted: {ACCEPTED_FORMS}"),
         ("http://[::1", f"it names no host; accepted: {ACCEPTED_FORMS}"),
         ("http://[nonsense]:80", f"it names no host; accepted: {ACCEPTED_FORMS}"),

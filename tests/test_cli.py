@@ -315,9 +315,9 @@ FILES: list[tuple[str, str | bytes, str]] = [
      'a JSON object such as {"level": 2}'),
     ("f.yaml", "reset_timeout: -1", f"reset_timeout: -1 is not accepted: {NOT_NEGATIVE}"),
     ("f.yaml", "patience: 1\nreset_timeout: 2",
-     "reset_timeout: is another name of patience; only one of them may be given"),
+     "patience and reset_timeout name the same setting; give one"),
     ("f.toml", "reset_timeout = 1\npatience = 2",
-     "patience: is another name of patience; only one of them may be given"),
+     "reset_timeout and patience name the same setting; give one"),
     ("f.yaml", "idle-timeout: 5", "idle-timeout: no such setting; did you mean idle_timeout?"),
     ("f.yaml", "7: 5", "7: no such setting"),
     ("f.toml", "capacity = 5", "capacity: not a setting of this command, but of gymserve env"),
@@ -545,3 +545,13 @@ def test_an_objects_own_text_is_escaped_too() -> None:
     handler.setFormatter(formatter("text"))
     handler.handle(logging.makeLogRecord({"msg": {"event": "x", "peer": Hostile()}, "_logger": None, "_name": "info"}))
     assert stream.getvalue() == "x peer=\\x1b]0;owned\\x07\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gymserve", "config"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "gymserve: cannot write the output: No space left on device\n"

@@ -26,7 +26,7 @@ NOT_JSON_OBJECTS = [
     (b"\xff{}", "json_invalid", "the body is not UTF-8: invalid start byte at byte 0"),
     (b'{"by":NaN}', "json_invalid", "the body is not JSON: NaN is not JSON"),
     (b'{"by":-Infinity}', "json_invalid", "the body is not JSON: -Infinity is not JSON"),
-    (b'{"by":' + b"9" * 5000 + b"}", "json_invalid", "the body is not JSON: "),
+    (b'{"by":' + b"9" * 5000 + b"}", "json_invalid", "the body has an integer of more digits than can be read"),
     (DEEP, "json_invalid", "the body is nested too deep"),
 ]
 
@@ -607,3 +607,20 @@ async def test_a_fault_of_ours_is_500_with_the_cookie(autojump_clock):
 async def test_too_large_a_body_is_refused_in_the_same_shape(autojump_clock):
     async with raise_the_curtain(counting()) as stage:
         assert error(await oversized(stage.client())) == (413, "body_too_large", False)
+
+
+async def test_a_stale_cookie_beside_a_good_one_hides_nothing(autojump_clock):
+    async with raise_the_curtain(counting()) as stage:
+        c = stage.client()
+        await c.seed()
+        [(name, value)] = c.cookies.items()
+        for jar in (f"{name}=stale; {name}={value}", f"{name}={value}; {name}=stale"):
+            stranger = stage.client()
+            answer = await stranger.ask("POST", "/step", {"by": 1}, {"Cookie": jar})
+            assert answer.status == 200
+
+
+async def test_a_label_of_any_alphabet_is_read_as_utf_8(autojump_clock):
+    async with raise_the_curtain(counting()) as stage:
+        await stage.client().seed(**{"X-Gymserve-Label": "h\u00e9-\u6e38"})
+        assert (await stage.listing())["sessions"][0]["label"] == "h\u00e9-\u6e38"

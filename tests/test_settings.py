@@ -154,3 +154,11 @@ def test_secrets_are_in_no_text_of_the_settings_or_their_errors() -> None:
 def test_settings_are_pure() -> None:
     code = "import sys, gymserve.settings; sys.exit(bool({'trio', 'quart', 'hypercorn', 'httpx'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "header", ["Content-Length: 5", "host: x", "Upgrade: h2c", "connection: close", "Sec-WebSocket-Version: 8", "TE: x"]
+)
+def test_a_header_that_is_the_connections_own_cannot_be_set(header: str) -> None:
+    with pytest.raises(ValueError, match="connection's own"):
+        ServeSettings(env_header=(header,))

@@ -1,8 +1,9 @@
 """The command line: composes everything, and is the only reader of settings."""
 
+import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
@@ -11,10 +12,23 @@ from gymserve.cli.commands import build_app
 from gymserve.cli.flags import refusal
 from gymserve.cli.refusals import Refused
 
+_INTERRUPTED = 130  # as a shell reports SIGINT
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def main() -> None:
     """The entry point of ``gymserve`` and ``python -m gymserve``: exits with the command's status, 2 for bad input."""
-    sys.exit(run(build_app(os.environ), sys.argv[1:]))
+    sys.exit(_interruptible(lambda: run(build_app(os.environ), sys.argv[1:])))
+
+
+def _interruptible(command: Callable[[], int]) -> int:
+    """The command's status, or that of a program that SIGINT ended."""
+    status = _INTERRUPTED
+    try:
+        status = command()
+    except* KeyboardInterrupt:  # alone, or in the group that a nursery makes of it
+        pass
+    return status
 
 
 def run(app: App, arguments: Sequence[str]) -> int:
@@ -29,6 +43,12 @@ def run(app: App, arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `gymserve config | head -1`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails again
         return 0
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write(f"gymserve: cannot write the output: {error.strerror}\n")
+        return 1
     return status or 0
 
 

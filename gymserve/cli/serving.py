@@ -1,5 +1,6 @@
 """``gymserve serve``: the gateway between HTTP and an environment server."""
 
+import gc
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -36,7 +37,9 @@ def run_serve(settings: ServeSettings) -> int:
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
     """
     configure_logging(settings.log_format)
-    return trio.run(_run, settings)
+    status = trio.run(_run, settings)
+    gc.freeze()  # else the interpreter's last collection walks all that the kernel frees anyway: a good part of a stop
+    return status
 
 
 async def _run(settings: ServeSettings) -> int:

@@ -101,7 +101,9 @@ def from_file(path: str, model: type[Settings]) -> Layer:
         if key not in open_keys(model):
             raise Refused(f"{file}: {_unknown_key(written, model)}")
         if key in layer:
-            raise Refused(f"{file}: {written}: is another name of {key}; only one of them may be given")
+            raise Refused(
+                f"{file}: {layer[key].where.removeprefix(f'{file}: ')} and {written} name the same setting; give one"
+            )
         layer[key] = Given(value, f"{file}: {written}", file)
     return layer
 

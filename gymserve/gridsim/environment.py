@@ -9,7 +9,7 @@ from gymserve.wire import Observation
 
 
 class InvalidAction(Exception):
-    """The action does not fit the environment's schema: OpenEnv's VALIDATION_ERROR, and the episode goes on.
+    """The action, or an argument of reset, does not fit: OpenEnv's VALIDATION_ERROR, and the episode goes on.
 
     ``errors`` has one object per fault, with pydantic's keys ``type``, ``loc``, ``msg`` and ``input``.
     """

@@ -6,6 +6,7 @@ from typing import Any
 
 from gymserve.gridsim.arguments import Whole, read_arguments
 from gymserve.gridsim.day import DAYS, EVALUATION_DAYS, HOURS, TRAINING_DAYS, Hour, hours_of
+from gymserve.gridsim.environment import InvalidAction
 from gymserve.gridsim.manual import DEFAULT_FORECAST_HOURS, TASK, TOOLS
 from gymserve.gridsim.optimum import reward_for
 from gymserve.gridsim.plant import (
@@ -45,7 +46,7 @@ class GridSim(ToolEnvironment):
     def reset(self, day: Any = None, seed: Any = None) -> Observation:
         """Begin ``day``; without it day ``seed % 1000``, a training day; without both day 0.
 
-        :raises ValueError: ``day`` is not one of the days, or ``seed`` is not an integer.
+        :raises InvalidAction: ``day`` is not one of the days, or ``seed`` is not an integer.
         """
         self._begin(_chosen_day(day, seed))
         return Observation({"metadata": {}, "task": TASK, "day": self._day, "status": self._status()})
@@ -160,11 +161,16 @@ def _chosen_day(day: Any, seed: Any) -> int:
     )
     number = _integer("day", day, bounds)
     if number not in DAYS:
-        raise ValueError(f"day must be an integer{bounds}, not {reprlib.repr(day)}")
+        raise _refused("day", day, bounds)
     return number
 
 
 def _integer(name: str, value: Any, bounds: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} must be an integer{bounds}, not {reprlib.repr(value)}")
+        raise _refused(name, value, bounds)
     return value
+
+
+def _refused(name: str, value: Any, bounds: str) -> InvalidAction:
+    sentence = f"{name} must be an integer{bounds}, not {reprlib.repr(value)}"
+    return InvalidAction([{"type": "value_error", "loc": [name], "msg": sentence}])

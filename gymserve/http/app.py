@@ -56,7 +56,8 @@ def create_app(gateway: Gateway, cookie: SessionCookie, dialect: Dialect) -> Asg
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:
     @app.before_request
     async def name_the_session() -> Response | None:
-        g.session_id = cookie.session_id(request.cookies.get(cookie.name))
+        named = map(cookie.session_id, request.cookies.getlist(cookie.name))  # a jar may hold a stale one too
+        g.session_id = next((session_id for session_id in named if session_id is not None), None)
         refusal = (request.scope.get("extensions") or {}).get(REFUSAL_EXTENSION)
         if refusal is None:
             return None
@@ -210,11 +211,16 @@ def _label(row: Mapping[str, Any]) -> str | None:
     """The run's name: a request header, else the row's ``gymserve_label``, else the name in its ``agent_ref``."""
     agent = row.get("agent_ref")
     label = (
-        request.headers.get(_LABEL_HEADER)
+        _utf8(request.headers.get(_LABEL_HEADER))
         or row.get("gymserve_label")
         or (agent.get("name") if isinstance(agent, dict) else None)
     )
     return label[:_LABEL_CHARACTERS] if isinstance(label, str) and label else None
+
+
+def _utf8(header: str | None) -> str | None:
+    """A header's text, which ASGI servers hand over as Latin-1."""
+    return None if header is None else header.encode("latin-1").decode("utf-8", "replace")
 
 
 def _wants_errors(dialect: Dialect) -> bool:

@@ -32,15 +32,23 @@ def read_object(body: bytes) -> JsonObject:
         raise BadArguments.because("json_invalid", f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as exc:
+    except json.JSONDecodeError as exc:
         raise BadArguments.because("json_invalid", f"the body is not JSON: {exc}") from None
+    except _NotJson as exc:
+        raise BadArguments.because("json_invalid", f"the body is not JSON: {exc} is not JSON") from None
+    except ValueError:  # Python's own limit, against numbers that take for ever to read
+        raise BadArguments.because("json_invalid", "the body has an integer of more digits than can be read") from None
     if not isinstance(value, dict):
         raise BadArguments.because("dict_type", "the body must be a JSON object")
     return JsonObject(text, value)
 
 
+class _NotJson(ValueError):
+    """NaN or an infinity, which Python's own reader would take."""
+
+
 def _no_such_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise _NotJson(name)
 
 
 def answer(value: Any, status: int = 200) -> Response:

@@ -405,7 +405,9 @@ async def test_a_bad_day_is_refused_and_the_one_before_goes_on(
 ) -> None:
     peer = await connect(nursery, EnvironmentServer(GridSim, capacity=1))
     await peer.reset(day=1000)
-    assert error_of(await peer.reset(**kwargs)) == ("EXECUTION_ERROR", sentence)
+    refused = await peer.reset(**kwargs)
+    assert error_of(refused) == ("VALIDATION_ERROR", "Invalid message")
+    assert [error["msg"] for error in refused["data"]["errors"]] == [sentence]
     answer = await peer.step({"tool_name": "status", "arguments": {}})
     assert answer["data"]["observation"]["result"]["data"] == FIRST_STATUS
 
