@@ -23,7 +23,9 @@ from gymserve.cli.sources import (
 )
 from gymserve.settings import EnvSettings, RowsSettings, ServeSettings, Settings, form_of
 
-SERVE_HELP = "Stand between RL frameworks (HTTP) and an OpenEnv environment server."
+SERVE_HELP = (
+    "Stand between RL frameworks (HTTP) and an OpenEnv environment server. `gymserve` alone means `gymserve serve`."
+)
 SOURCES_HELP = (
     "Every flag is also a variable (--idle-timeout: GYMSERVE_IDLE_TIMEOUT) and a key (idle_timeout) of the file that "
     "--config or GYMSERVE_CONFIG names. A flag beats a variable, a variable beats the file, the file beats the default."

@@ -4,6 +4,7 @@ rollouts.
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -33,6 +34,7 @@ _ABANDONED = range(0, 60, 5)  # 12 of them, spread over the run
 _IDLE_TIMEOUT_SECONDS = 2.0
 _CALLS_APART = 2  # the n-th abandoned rollout stops after n times so many calls
 _RECLAIM_SECONDS = 5.0  # beyond its deadline, until an abandoned episode counts as never reclaimed
+_TERMINATED = 143  # as a shell reports SIGTERM
 _SETTLE_SECONDS = 0.1  # for the last slot to be counted as free
 
 
@@ -158,10 +160,10 @@ class Run:
 def run_demo(*, as_json: bool) -> int:
     """Play, print what happened on stdout, progress on stderr; 0 if all is as it should be, else 1."""
     configure_logging("text", least_level=logging.WARNING)
-    progress = _progress()
-    with progress:
-        task = progress.add_task("rollouts", total=_ROLLOUTS)
-        report, failures = trio.run(_play, lambda: progress.advance(task))
+    played = _play_with_a_bar() if sys.stderr.isatty() else trio.run(_play, PlainProgress().advance)
+    if played is None:
+        return _TERMINATED
+    report, failures = played
     for failure in failures:
         sys.stderr.write(f"lost: {failure}\n")
     if as_json:
@@ -171,34 +173,60 @@ def run_demo(*, as_json: bool) -> int:
     return 0 if report.is_as_it_should_be else 1
 
 
-async def _play(advance: Callable[[], None]) -> tuple[Report, list[str]]:
+class PlainProgress:
+    """A line on stderr for each quarter of the rollouts."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def advance(self) -> None:
+        self._done += 1
+        if self._done % (_ROLLOUTS // 4) == 0:
+            sys.stderr.write(f"{self._done} of {_ROLLOUTS} rollouts\n")
+
+
+def _play_with_a_bar() -> "Played | None":
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr)) as progress:
+        task = progress.add_task("rollouts", total=_ROLLOUTS)
+        return trio.run(_play, lambda: progress.advance(task))
+
+
+async def _play(advance: Callable[[], None]) -> "Played | None":
+    """What happened, and the failures' sentences; None where SIGTERM came first."""
     settings = ServeSettings(host=_HOST, port=0, idle_timeout=_IDLE_TIMEOUT_SECONDS)
     closings, over = Closings(), trio.Event()
     server = EnvironmentServer(closings.make, capacity=_SLOTS)
+    played = None
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_at_sigterm, nursery.cancel_scope)
         address = EnvironmentAddress(_HOST, await nursery.start(server.listen, _HOST, 0))
         async with compose_gateway(settings, address) as gateway, trio.open_nursery() as http:
             [url] = await http.start(serve_http, settings, gateway, over.wait)
             run = Run(url, closings, advance)
             await run.play()
             await run.reclaimed()
-            report = run.report(server.episodes["active"])
+            played = run.report(server.episodes["active"]), run.failures
             over.set()
         nursery.cancel_scope.cancel()
-    return report, run.failures
+    return played
 
 
-def _progress() -> Progress:
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
+async def _cancel_at_sigterm(scope: trio.CancelScope) -> None:
+    # Killed outright, the process would leave the terminal without its cursor.
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        await anext(signals)
+        scope.cancel()
+
+
+Played = tuple[Report, list[str]]
 
 
 def _table(report: Report) -> Table:
     table = Table(
         title=f"{_ROLLOUTS} rollouts, {_SLOTS} slots, idle timeout {_IDLE_TIMEOUT_SECONDS:g} s", show_header=False
     )
-    table.add_column(min_width=36)
+    table.add_column()
     table.add_column(justify="right")
     rows = {
         "finished": report.finished,

@@ -40,6 +40,7 @@ def tell_not_bound(url: str, exc: OSError) -> None:
 
 
 def http_url(host: str, port: int) -> str:
+    host = host.removeprefix("[").removesuffix("]")
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
