@@ -12,6 +12,7 @@ from gymserve.http.refusal import Headers, Refusal
 
 # RFC 9110 sections 9.3.2, 15.3.5 and 15.4.5.
 BODILESS_STATUSES = frozenset({204, 304})
+CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 
 
@@ -67,6 +68,16 @@ class Answer:
         if is_last or self._bodiless:
             rendered.append(self._protocol.send(h11.EndOfMessage()))
         return b"".join(rendered)
+
+    def interim(self) -> bytes:
+        """`100 Continue`: what the client asked for with `Expect`, or a sign of life for a client that waits.
+
+        It may come any number of times, but nothing comes once the answer has begun, nor to HTTP/1.0 clients (RFC 9110
+        section 15.2). No other 1xx will do: http.client, and so requests, takes 102 and 103 for the answer.
+        """
+        if self.begun or self._protocol.their_http_version == b"1.0":
+            return b""
+        return self._protocol.send(CONTINUE)
 
     def refuse(self, refusal: Refusal) -> bytes:
         """The whole of an answer that says no and closes."""

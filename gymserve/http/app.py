@@ -1,7 +1,7 @@
 """The routes: NeMo Gym's resources-server protocol, and gymserve's own under ``/gymserve/``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import structlog
@@ -144,6 +144,11 @@ def _add_own(app: QuartTrio, gateway: Gateway) -> None:
     @app.get("/gymserve/health")
     async def health() -> Response:
         return answer({"status": "ok"})
+
+    @app.get("/gymserve/ready")
+    async def ready() -> Response:
+        readiness = gateway.readiness()
+        return answer(asdict(readiness), 200 if readiness.ready else 503)
 
     @app.get("/gymserve/sessions")
     async def sessions() -> Response:

@@ -20,9 +20,9 @@ from gymserve.http.incoming import Incoming
 from gymserve.http.limits import DEFAULT_LIMITS, Limits
 from gymserve.http.outbox import Outbox
 from gymserve.http.refusal import Refusal, Refused
+from gymserve.http.reminder import Reminder
 
 REFUSAL_EXTENSION = "gymserve.refusal"
-CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 
 log = structlog.get_logger()
 
@@ -31,7 +31,8 @@ class Connection:
     """Serves HTTP/1.1 and 1.0 requests on `stream`, one after the other, until either side has had enough.
 
     hypercorn constructs and awaits it. Every wait has a bound (`limits`), the stop of the server ends those that serve
-    no request, and no error of a client or an app leaves it.
+    no request, and no error of a client or an app leaves it. A client whose request waits gets interim answers, which
+    keep it from timing out.
 
     A request whose head was good is always answered by the app, also if its body is refused (413, 408, 400): the app
     then finds `scope["extensions"]["gymserve.refusal"]` (`status`, `error`, `detail`) and an empty body, and must
@@ -55,6 +56,7 @@ class Connection:
         self._limits = limits
         self._inbox = Inbox(stream)
         self._outbox = Outbox(stream, stall_seconds=limits.send_stall_seconds)
+        self._reminder = Reminder(interval_seconds=limits.interim_seconds)
         self._idle: trio.CancelScope | None = None
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -65,7 +67,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._inbox.fill)
-                nursery.start_soon(self._leave_when_stopping)
+                nursery.start_soon(self._attend)
                 await self._serve()
                 nursery.cancel_scope.cancel()
         except* Exception as group:
@@ -110,11 +112,13 @@ class Connection:
         return await self._answer(incoming, request, peers)
 
     async def _answer(self, incoming: Incoming, request: h11.Request, peers: dict[str, Any]) -> bool:
-        body, refusal = await self._read_body(incoming, request)
+        answer = Answer(incoming.protocol, method=request.method)
+        body, refusal = await self._read_body(incoming, request, answer)
         exchange = Exchange(
-            Answer(incoming.protocol, method=request.method),
+            answer,
             self._inbox,
             self._outbox,
+            self._reminder,
             is_closing=lambda: refusal is not None or self._context.terminated.is_set(),
         )
         extensions = {} if refusal is None else {REFUSAL_EXTENSION: asdict(refusal)}
@@ -125,11 +129,13 @@ class Connection:
             await self._linger()
         return exchange.answered and protocol.our_state is protocol.their_state is h11.DONE
 
-    async def _read_body(self, incoming: Incoming, request: h11.Request) -> tuple[bytes, Refusal | None]:
+    async def _read_body(
+        self, incoming: Incoming, request: h11.Request, answer: Answer
+    ) -> tuple[bytes, Refusal | None]:
         try:
             incoming.check_declared(request)
             if incoming.protocol.they_are_waiting_for_100_continue:
-                await self._outbox.send(incoming.protocol.send(CONTINUE))
+                await self._outbox.send(answer.interim())
             return await incoming.body(), None
         except Refused as exc:
             return b"", exc.refusal
@@ -157,7 +163,9 @@ class Connection:
             finally:
                 self._idle = None
 
-    async def _leave_when_stopping(self) -> None:
-        await self._context.terminated.wait()
+    async def _attend(self) -> None:
+        """Remind clients that wait, and at the server's stop leave those that do not."""
+        await self._reminder.during(self._context.terminated.wait)
         if self._idle is not None:
             self._idle.cancel()
+        await self._reminder.during(trio.sleep_forever)  # the stop grants a request under way some more time to wait

@@ -11,6 +11,7 @@ from gymserve.http.answer import Answer
 from gymserve.http.inbox import HungUp, Inbox
 from gymserve.http.outbox import Outbox
 from gymserve.http.refusal import Refusal
+from gymserve.http.reminder import Reminder
 
 INTERNAL_ERROR = Refusal(500, "internal_error", "gymserve failed to answer this request; its log says why")
 
@@ -22,15 +23,18 @@ class Exchange:
 
     The client's hang-up reaches the app as `http.disconnect`, but not while the last part of the answer is on its way:
     frameworks cancel their handler on it, and that would cut off an answer that is as good as given. Where a send
-    finds the client gone, the app is cancelled there.
+    finds the client gone, the app is cancelled there. Until the answer begins, `reminder` has interim answers sent.
 
     `answered` tells whether a complete answer went out.
     """
 
-    def __init__(self, answer: Answer, inbox: Inbox, outbox: Outbox, *, is_closing: Callable[[], bool]) -> None:
+    def __init__(
+        self, answer: Answer, inbox: Inbox, outbox: Outbox, reminder: Reminder, *, is_closing: Callable[[], bool]
+    ) -> None:
         self._answer = answer
         self._inbox = inbox
         self._outbox = outbox
+        self._reminder = reminder
         self._is_closing = is_closing
         self._body: bytes | None = None
         self._scope = trio.CancelScope()
@@ -42,6 +46,7 @@ class Exchange:
         """Have `app` answer, or answer 500 for it. No error of it escapes; raises HungUp if the 500 finds nobody."""
         self._body = body
         self._inbox.when_closed(self._hung_up)
+        self._reminder.start(self._remind)
         try:
             with self._scope:
                 await app(scope, self._receive, self._send, trio.to_thread.run_sync, trio.from_thread.run)
@@ -49,6 +54,7 @@ class Exchange:
             log.error("the app failed", method=scope["method"], path=scope["path"], exc_info=group)
         finally:
             self._inbox.when_closed(None)  # no cycle for the collector, one per request
+            self._reminder.stop()
         if not self.answered and not self._over.is_set():
             await self._give_up(scope)
 
@@ -76,16 +82,28 @@ class Exchange:
         try:
             await self._outbox.send(rendered)
         except HungUp:
-            self._over.set()
-            self._scope.cancel()
+            self._abandon()
             return await trio.lowlevel.checkpoint()
         if self._answer.is_complete:
             self.answered = True
             self._over.set()
 
+    async def _remind(self) -> None:
+        if self._over.is_set():
+            return
+        try:
+            await self._outbox.send(self._answer.interim())
+        except HungUp:
+            self._abandon()
+
     def _hung_up(self) -> None:
         if not self._last_part_begun:
             self._over.set()
+
+    def _abandon(self) -> None:
+        """A send found the client gone."""
+        self._over.set()
+        self._scope.cancel()
 
     async def _give_up(self, scope: Any) -> None:
         """The app ended without a complete answer and the client still waits."""

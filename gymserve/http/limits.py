@@ -28,6 +28,9 @@ class Limits:
     send_stall_seconds: float = 30.0
     """Without the client taking the next slice of an answer; then the connection is dropped."""
 
+    interim_seconds: float = 15.0
+    """Between interim answers (100 Continue) to a request whose answer has not begun; math.inf for none."""
+
     linger_seconds: float = 5.0
     """Reading and discarding after a last answer, so that unread input does not turn the close into a reset."""
 

@@ -9,12 +9,18 @@ SLICE_BYTES = 64 * 1024
 
 
 class Outbox:
-    """Sends slice by slice; a client that does not take one within `stall_seconds` is given up."""
+    """Sends slice by slice; a client that does not take one within `stall_seconds` is given up.
+
+    One `send` waits for the end of the one before, so two tasks may use it: no bytes of one get among the other's.
+    """
 
     def __init__(self, stream: trio.abc.Stream, *, stall_seconds: float) -> None:
         self._stream = stream
         self._stall_seconds = stall_seconds
         self._broken = False
+        self._sending = False
+        # Not a trio.Lock, whose every acquire is a round of the scheduler, also when it is free.
+        self._free = trio.lowlevel.ParkingLot()
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`.
@@ -22,9 +28,17 @@ class Outbox:
         Raises HungUp if the connection broke or the client stopped reading, now or in an earlier call: part of a
         slice may be out, so nothing can follow it.
         """
-        view = memoryview(data)
-        for start in range(0, len(view), SLICE_BYTES):
-            await self._send_slice(view[start : start + SLICE_BYTES])
+        while self._sending:
+            await self._free.park()
+        self._sending = True
+        try:
+            view = memoryview(data)
+            for start in range(0, len(view), SLICE_BYTES):
+                await self._send_slice(view[start : start + SLICE_BYTES])
+        finally:
+            self._sending = False
+            if self._free:
+                self._free.unpark()
 
     async def _send_slice(self, piece: memoryview) -> None:
         if self._broken:
