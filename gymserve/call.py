@@ -28,6 +28,11 @@ class Reply(Generic[T]):
             self._error = error
             self._came.set()
 
+    @property
+    def value(self) -> T | None:
+        """What `answer` was given; None before, or where it failed."""
+        return self._value
+
     async def wait(self) -> T:
         """The answer. :raises Exception: what `fail` was given. Cancelled, the reply is `abandoned`."""
         try:

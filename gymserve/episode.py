@@ -45,8 +45,8 @@ class EpisodeLost(EpisodeError):
 
 
 class Episode:
-    """A client's side of one episode. One task asks; `run` reads all the time, so that pings are answered and a drop
-    is seen.
+    """A client's side of one episode. One task holds the connection (`connect`), one reads all the time, so that a drop
+    is seen at once (`read`), one asks.
     """
 
     def __init__(self, network: Network, address: EnvironmentAddress, headers: Sequence[tuple[str, str]] = ()) -> None:
@@ -65,8 +65,11 @@ class Episode:
         self.lost: EpisodeLost | None = None
         self.on_lost: Callable[[EpisodeLost], None] = _nobody_to_tell
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Connect, report ``started`` when the WebSocket is open, then read until it is closed or `drop` is called.
+    async def connect(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Connect, report ``started`` when the WebSocket is open, then hold it open until `drop`.
+
+        Whoever runs this owns the handshake, which may outlast the client that asked for it; the conversation is
+        `read`'s.
 
         :raises OSError: before ``started``: refused, unreachable.
         :raises trio.TooSlowError: before ``started``: no TCP connection in time.
@@ -75,19 +78,18 @@ class Episode:
         with self._scope:
             stream = await self._network.open_stream(self._address)
             try:
-                await self._converse(stream, task_status)
+                await self._hold_open(stream, task_status)
             finally:
                 self._ended.set()
                 await trio.aclose_forcefully(stream)
 
-    async def _converse(self, stream: trio.abc.Stream, task_status: trio.TaskStatus[None]) -> None:
+    async def _hold_open(self, stream: trio.abc.Stream, task_status: trio.TaskStatus[None]) -> None:
         failure: Exception | None = None
         try:
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as nursery:  # trio-websocket's own reader lives here
                 self._websocket = await open_websocket(nursery, stream, self._address, self._headers)
                 task_status.started()
-                await self._read(self._websocket)
-                nursery.cancel_scope.cancel()
+                await trio.sleep_forever()
         except* Exception as group:  # the firewall of this connection
             failure = _first(group)
         if failure is None:
@@ -96,17 +98,21 @@ class Episode:
             raise handshake_failure(failure)
         self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
 
-    async def _read(self, websocket: trio_websocket.WebSocketConnection) -> None:
+    async def read(self) -> None:
+        """Hear what the server says until the connection ends, then drop it. A task of the session's nursery."""
+        assert self._websocket is not None, "the connection is not open"
         try:
             while True:
-                self._hear(await websocket.get_message())
+                self._hear(await self._websocket.get_message())
         except trio_websocket.ConnectionClosed as exc:
             if self._left is not None:
-                await self._left.wait()  # our own aclose() ends get_message at once: keep the reader for the handshake
+                await self._left.wait()  # our own aclose() ends get_message at once: the handshake has yet to end
             else:
                 self._lose(_closed(exc.reason))
         except wire.WireError as exc:
             self._lose(EpisodeLost(f"the server broke the protocol: {exc}"))
+        finally:
+            self.drop()
 
     def _hear(self, message: str | bytes) -> None:
         answer = self._conversation.hear(message)

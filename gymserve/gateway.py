@@ -3,13 +3,14 @@
 import contextvars
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
 import trio
 
 from gymserve.errors import NoSession, ShuttingDown
-from gymserve.opening import Opener
+from gymserve.opening import Opener, Readiness
 from gymserve.score import Ending, Tombstone, Verification, masked, verification
 from gymserve.session import Session, State, Terms, gone
 from gymserve.tombstones import Tombstones
@@ -146,6 +147,11 @@ class Gateway:
             for session in self._sessions.values()
             if session.state is not State.OPENING or not session.progress.in_line
         ]
+
+    def readiness(self) -> Readiness:
+        """Whether a seed now would get a slot without waiting."""
+        readiness = self._opener.readiness()
+        return replace(readiness, ready=readiness.ready and not self._stopping)
 
     @property
     def waiting(self) -> int:

@@ -27,9 +27,12 @@ class Network(Protocol):
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
         """The server's ``GET /schema``.
 
-        :raises httpx.TransportError: it could not be asked, or did not answer.
+        :raises httpx.RequestError: it could not be asked, did not answer, or not in a known encoding.
         :raises NotAnEnvironmentServer: it answered something else.
         """
+
+    async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
+        """Whether the server answers ``GET /health`` within the connect timeout, whatever it answers."""
 
 
 class TcpNetwork:
@@ -55,10 +58,22 @@ class TcpNetwork:
             return tls
 
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
+        response = await self._get(f"{address.url}/schema", headers)
+        return read_schema(response.status_code, response.content)
+
+    async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
+        try:
+            await self._get(f"{address.url}/health", headers)
+        except httpx.TransportError:
+            return False
+        except httpx.RequestError:
+            pass  # an answer that cannot be decoded is one
+        return True
+
+    async def _get(self, url: str, headers: Sequence[tuple[str, str]]) -> httpx.Response:
         timeout = httpx.Timeout(self._connect_timeout_seconds)
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout) as client:
-            response = await client.get(f"{address.url}/schema", headers=list(headers))
-        return read_schema(response.status_code, response.content)
+            return await client.get(url, headers=list(headers))
 
 
 def read_schema(status: int, content: bytes) -> Mapping[str, Any]:
@@ -67,7 +82,7 @@ def read_schema(status: int, content: bytes) -> Mapping[str, Any]:
         raise NotAnEnvironmentServer(f"the server answered HTTP {status} to GET /schema", status)
     try:
         schema = httpx.Response(200, content=content).json()
-    except ValueError:
+    except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict) or not isinstance(schema.get("action"), dict):
         raise NotAnEnvironmentServer("the server's GET /schema is no OpenEnv schema", status)

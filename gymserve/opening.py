@@ -1,11 +1,9 @@
 """Getting an episode with patience: a busy environment server is waited out, a hopeless one fails at once."""
 
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import structlog
@@ -13,36 +11,46 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
-from gymserve.episode import Episode, EpisodeError, Refused
-from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRoom
+from gymserve.door import FAILURES, Door
+from gymserve.episode import Episode, Refused
+from gymserve.errors import BadArguments, EnvironmentFailed, NoRoom
+from gymserve.handovers import HandOvers
 from gymserve.line import Line, Ticket
-from gymserve.network import Network, NotAnEnvironmentServer
-from gymserve.toolbox import McpToolbox, Show, StepToolbox, Toolbox, is_mcp, listed_names, listed_tools
+from gymserve.resets import ResetFailed, ResetRules
+from gymserve.toolbox import Toolbox, is_mcp, listed_tools
 from gymserve.verdict import Verdict, causes, verdict
-from gymserve.websocket import HandshakeFailed
 
 _log = structlog.get_logger()
 
-_Outcome = TypeVar("_Outcome")
+_HOPELESS_AT_ONCE = 16
+_HELD_BACK_SECONDS = 1.0
+_SCHEMA_RETRY_SECONDS = 1.0
+_WARNING_SECONDS = 60.0  # between two warnings that the line is too long
 
-#: What an attempt can fail with through no fault of ours.
-_FAILURES = (
-    EpisodeError,
-    HandshakeFailed,
-    NotAnEnvironmentServer,
-    OSError,
-    trio.TooSlowError,
-    httpx.TransportError,
-)
+Waits = Callable[[str, int], None]
+
+
+def _nobody_watches(why: str, place: int) -> None:
+    """The default of `Progress.on_wait`."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far an opening has come, for whoever watches."""
+    """How far an opening has come, for whoever watches. ``on_wait`` is told once: why, and the place in the line.
+    ``asked`` is the question whose answer is awaited.
+    """
 
+    on_wait: Waits = _nobody_watches
     in_line: bool = True
+    asked: str | None = None
     tries: int = 0
     last: Exception | None = None
+    waits: bool = False
+
+    def wait(self, why: str, place: int) -> None:
+        if not self.waits:
+            self.waits = True
+            self.on_wait(why, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,54 +85,84 @@ class Lesson:
     tools: Sequence[Mapping[str, Any]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a seed now would get a slot without waiting; seconds are None where nothing is known."""
+
+    ready: bool
+    waiting: int
+    oldest_wait_seconds: float
+    expected_wait_seconds: float | None
+
+
 class Opener:
-    """The way to one environment server: its line, its tools, and the patience for it."""
+    """Patience before one door."""
 
     def __init__(
         self,
-        network: Network,
-        address: EnvironmentAddress,
+        door: Door,
         *,
-        headers: Sequence[tuple[str, str]] = (),
         patience_seconds: float,
         connect_timeout_seconds: float,
-        close_timeout_seconds: float,
         reset_kwargs: Mapping[str, Any],
-        taken_names: frozenset[str],
-        show: Show,
+        resets: ResetRules,
     ) -> None:
         """:param patience_seconds: 0 waits nothing out: one attempt, within the connect timeout.
         :param reset_kwargs: what every reset gets; a row's own win over them.
-        :param taken_names: names that no tool can have.
         """
-        self.address = address
-        self.line = Line(jitter=lambda: random.uniform(0.75, 1.25))
-        self._network = network
-        self._headers = headers
+        self.door = door
         self._patience_seconds = patience_seconds
         self._budget_seconds = patience_seconds or connect_timeout_seconds
-        self._close_timeout_seconds = close_timeout_seconds
         self._reset_kwargs = reset_kwargs
-        self._taken_names = taken_names
-        self._show = show
-        self._schema: Mapping[str, Any] | None = None
-        self._learning = trio.Lock()
-        self._toolbox: Toolbox | None = None
+        self._resets = resets
+        self._hopeless_at: deque[float] = deque(maxlen=_HOPELESS_AT_ONCE + 1)
+        self._hand_overs = HandOvers()
+        self._warned_at: float | None = None
 
-    async def open(self, nursery: trio.Nursery, reset_kwargs: Mapping[str, Any], progress: Progress) -> Opened:
+    @property
+    def address(self) -> EnvironmentAddress:
+        return self.door.address
+
+    @property
+    def line(self) -> Line:
+        return self.door.line
+
+    def readiness(self) -> Readiness:
+        """As things stand; a server that was never tried counts as ready, and one that was not tried for a while."""
+        ready = self.line.has_room and self.door.is_well
+        expected = 0.0 if ready else self._hand_overs.expected_wait_seconds(self.line.waiting + 1)
+        return Readiness(
+            ready=ready,
+            waiting=self.line.waiting,
+            oldest_wait_seconds=round(self.line.oldest_wait_seconds, 3),
+            expected_wait_seconds=None if expected is None else round(expected, 3),
+        )
+
+    async def open(
+        self, nursery: trio.Nursery, reset_kwargs: Mapping[str, Any], progress: Progress, *, label: str | None = None
+    ) -> Opened:
         """An episode, reset, whose reader runs in ``nursery``.
 
         :raises NoRoom: the server was full or did not answer for as long as the patience lasts.
-        :raises EnvironmentFailed: waiting would not help, or the reset failed.
+        :raises EnvironmentFailed: waiting would not help, or the resets failed.
         :raises BadArguments: the environment's validator refused the reset's arguments.
         """
-        ticket = self.line.join()
-        attempt = partial(self._attempt, nursery, {**self._reset_kwargs, **reset_kwargs}, ticket)
+        ticket = self._join(label, progress)
         try:
-            return await self._patiently(attempt, ticket, progress)
+            with trio.move_on_after(self._budget_seconds):
+                kwargs = {**self._reset_kwargs, **reset_kwargs}
+                opened = await self._open_in_turn(nursery, kwargs, ticket, progress)
+                self._hand_overs.note()
+                return opened
+        except EnvironmentFailed:
+            self.line.leave(ticket)
+            await self._hold_back()
+            raise
         except BaseException:
             self.line.leave(ticket)
             raise
+        self.line.leave(ticket)
+        raise self._no_room(progress)
 
     async def learn(self, nursery: trio.Nursery, progress: Progress) -> Lesson:
         """What there is to know of the environment's tools; nothing is reset.
@@ -134,96 +172,106 @@ class Opener:
 
         :raises NoRoom: as `open`. :raises EnvironmentFailed: waiting would not help.
         """
-        ticket = self.line.join()
+        ticket = self._join(None, progress)
+        listed = None
         try:
-            lesson, episode = await self._patiently(partial(self._study, nursery, ticket), ticket, progress)
-            if episode is not None:
-                await episode.goodbye(timeout_seconds=self._close_timeout_seconds)
-                await episode.leave()
-            return lesson
+            with trio.move_on_after(self._budget_seconds):
+                schema = await self._schema(progress)
+                if not is_mcp(schema):
+                    return Lesson(schema)
+                listed = await self._list_tools(nursery, ticket, progress)
+            if listed is None:
+                raise self._no_room(progress)
+            episode, answer = listed
+            await self._give_back(episode)
+            return Lesson(schema, listed_tools(answer))
         finally:
             self.line.leave(ticket)
 
-    async def _patiently(
-        self, attempt: Callable[[], Awaitable[_Outcome]], ticket: Ticket, progress: Progress
-    ) -> _Outcome:
-        with trio.move_on_after(self._budget_seconds):
-            return await self._in_turn(attempt, ticket, progress)
-        raise self._no_room(progress)
+    def _join(self, label: str | None, progress: Progress) -> Ticket:
+        def on_wait() -> None:
+            progress.wait(self._why(), self.line.place(ticket))
+            self._warn_of_a_long_line()
 
-    async def _in_turn(
-        self, attempt: Callable[[], Awaitable[_Outcome]], ticket: Ticket, progress: Progress
-    ) -> _Outcome:
+        ticket = self.line.join(label, on_wait=on_wait, patient=self._patience_seconds > 0)
+        return ticket
+
+    # -- in turn ---------------------------------------------------------------------------------------------------
+
+    async def _open_in_turn(
+        self, nursery: trio.Nursery, kwargs: Mapping[str, Any], ticket: Ticket, progress: Progress
+    ) -> Opened:
+        failed_resets = 0
         while True:
-            progress.in_line = True
-            await self.line.turn(ticket)
-            progress.in_line = False
-            progress.tries += 1
+            episode = await self._connection(ticket, progress)
+            nursery.start_soon(episode.read)
             try:
-                outcome = await attempt()
-            except _FAILURES as exc:
-                progress.last = exc
+                opened = await self._reset(episode, kwargs, ticket, progress)
+            except ResetFailed as exc:
+                failed_resets += 1
+                progress.last, progress.asked = exc, None
+                await self._give_back(episode)
+                if failed_resets > self._resets.retries:
+                    raise self._reset_failed(exc, failed_resets) from exc
+                self.line.leave(ticket)
+            except FAILURES as exc:
+                episode.drop()
                 self._judge(exc, ticket, progress)
+            except BaseException:
+                episode.drop()
+                raise
             else:
-                self.line.opened(ticket)
-                return outcome
+                self.door.opened(ticket)
+                return opened
 
-    async def _attempt(self, nursery: trio.Nursery, kwargs: Mapping[str, Any], ticket: Ticket) -> Opened:
-        schema = await self._learn_schema()
-        async with self._connection(nursery, ticket) as episode:
-            toolbox = self._toolbox or await self._learn_tools(episode, schema)
-            started = trio.current_time()
+    async def _connection(self, ticket: Ticket, progress: Progress) -> Episode:
+        try:
+            return await self._turn(ticket, progress)
+        except FAILURES as exc:
+            progress.last = exc
+            if verdict(exc) is Verdict.HOPELESS:
+                raise self._hopeless(exc) from exc
+            raise self._no_room(progress) from exc
+
+    async def _turn(self, ticket: Ticket, progress: Progress) -> Episode:
+        progress.in_line, progress.asked = True, None
+        tried = ticket.tries
+        self.line.enqueue(ticket)
+        try:
+            episode = await self.line.connection(ticket)
+        finally:
+            progress.tries += ticket.tries - tried
+        progress.in_line = False
+        return episode
+
+    async def _reset(self, episode: Episode, kwargs: Mapping[str, Any], ticket: Ticket, progress: Progress) -> Opened:
+        progress.asked = "tools/list"
+        toolbox = await self.door.learn_tools(episode)
+        progress.asked = "reset"
+        started = trio.current_time()
+        try:
             observation = await episode.ask(wire.Reset(kwargs))
+        except Refused as exc:
+            if exc.refusal.code == wire.VALIDATION_ERROR:
+                await self._give_back(episode)
+                errors = exc.refusal.errors or [{"type": "value_error", "loc": [], "msg": exc.refusal.message}]
+                raise BadArguments(errors) from exc
+            self._resets.check_refusal(exc.refusal, has_opened=self.door.has_opened)
+            raise
         assert isinstance(observation, wire.Observation)
+        self._resets.check(observation)
         return Opened(episode, observation, toolbox, Place(self.line, ticket), trio.current_time() - started)
 
-    async def _study(self, nursery: trio.Nursery, ticket: Ticket) -> tuple[Lesson, Episode | None]:
-        schema = await self._learn_schema()
-        if not is_mcp(schema):
-            return Lesson(schema), None
-        async with self._connection(nursery, ticket) as episode:
-            answer = await episode.list_tools()
-        return Lesson(schema, listed_tools(answer)), episode
-
-    @asynccontextmanager
-    async def _connection(self, nursery: trio.Nursery, ticket: Ticket) -> AsyncIterator[Episode]:
-        """A connection that the server let in. It outlives the block, unless the block fails."""
-        episode = Episode(self._network, self.address, self._headers)
-        try:
-            await nursery.start(episode.run)
-            self.line.let_in(ticket)
-            yield episode
-        except Refused as exc:
-            if not exc.refusal.ends_the_episode:
-                await episode.goodbye(timeout_seconds=self._close_timeout_seconds)
-            await episode.leave()
-            raise
-        except BaseException:
-            episode.drop()
-            raise
-
-    async def _learn_schema(self) -> Mapping[str, Any]:
-        async with self._learning:  # one asks, the others wait for what it learns
-            if self._schema is None:
-                self._schema = await self._network.fetch_schema(self.address, self._headers)
-            return self._schema
-
-    async def _learn_tools(self, episode: Episode, schema: Mapping[str, Any]) -> Toolbox:
-        """From the first episode's own connection, before its reset: ``POST /mcp`` would build an environment to throw
-        away.
-        """
-        if not is_mcp(schema):
-            self._toolbox = StepToolbox(self._show)
-            return self._toolbox
-        names = listed_names(await episode.list_tools())
-        toolbox = McpToolbox(names, self._taken_names, self._show)
-        if self._toolbox is None and toolbox.renamed:
-            _log.warning("tools renamed, their names are routes", env=str(self.address), renamed=dict(toolbox.renamed))
-        self._toolbox = toolbox
-        return toolbox
+    async def _give_back(self, episode: Episode) -> None:
+        await self.door.say_goodbye(episode)
+        await episode.leave()
 
     def _judge(self, exc: Exception, ticket: Ticket, progress: Progress) -> None:
-        """Back to the line where waiting helps. :raises GymserveError: where it does not, or there is no patience."""
+        """Back to the line where waiting helps. :raises EnvironmentFailed: where it does not.
+        :raises NoRoom: there is no patience.
+        """
+        progress.last, progress.asked = exc, None
+        self.door.in_trouble(exc)
         said = verdict(exc)
         if said is Verdict.HOPELESS:
             raise self._hopeless(exc) from exc
@@ -234,28 +282,101 @@ class Opener:
         if self._patience_seconds == 0:
             raise self._no_room(progress) from exc
 
-    def _hopeless(self, exc: Exception) -> GymserveError:
-        if isinstance(exc, Refused) and exc.refusal.code == wire.VALIDATION_ERROR:
-            return BadArguments(exc.refusal.errors or [{"type": "value_error", "loc": [], "msg": exc.refusal.message}])
-        if isinstance(exc, Refused) and not exc.refusal.ends_the_episode:
-            return EnvironmentFailed(f"the environment's reset failed: {exc.refusal.message}")
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    async def _schema(self, progress: Progress) -> Mapping[str, Any]:
+        while True:
+            try:
+                return await self.door.learn_schema()
+            except FAILURES as exc:
+                progress.tries += 1
+                progress.last = exc
+                if verdict(exc) is Verdict.HOPELESS:
+                    raise self._hopeless(exc) from exc
+            await trio.sleep(_SCHEMA_RETRY_SECONDS)
+
+    async def _list_tools(
+        self, nursery: trio.Nursery, ticket: Ticket, progress: Progress
+    ) -> tuple[Episode, wire.McpAnswer | wire.Refusal]:
+        while True:
+            episode = await self._connection(ticket, progress)
+            nursery.start_soon(episode.read)
+            progress.asked = "tools/list"
+            try:
+                answer = await episode.list_tools()
+            except FAILURES as exc:
+                episode.drop()
+                self._judge(exc, ticket, progress)
+            else:
+                self.door.opened(ticket)
+                return episode, answer
+
+    # -- what is said of it ----------------------------------------------------------------------------------------
+
+    async def _hold_back(self) -> None:
+        """A trainer that dispatches its next task at every failure would burn its run; after many at once, slow it."""
+        now = trio.current_time()
+        self._hopeless_at.append(now)
+        if len(self._hopeless_at) > _HOPELESS_AT_ONCE and now - self._hopeless_at[0] < 1:
+            await trio.sleep(_HELD_BACK_SECONDS)
+
+    def _why(self) -> str:
+        if self.door.trouble is not None:
+            return sentence(self.door.trouble)
+        if self.line.capacity is not None:
+            return f"{self.line.held} of the server's {self.line.capacity} slots are held"
+        if self.line.waiting:
+            return "others are being opened"
+        return "it has not answered yet"
+
+    def _warn_of_a_long_line(self) -> None:
+        expected = self._hand_overs.expected_wait_seconds(self.line.waiting)
+        rate = self._hand_overs.per_second
+        now = trio.current_time()
+        if expected is None or rate is None or expected <= self._budget_seconds:
+            return
+        if self._warned_at is not None and now < self._warned_at + _WARNING_SECONDS:
+            return
+        self._warned_at = now
+        _log.warning(
+            "the line is longer than the patience: the last in it will be refused",
+            env=str(self.door.address),
+            waiting=self.line.waiting,
+            expected_wait_seconds=round(expected, 1),
+            patience_seconds=self._budget_seconds,
+            in_flight_that_fit=self.line.held + int(rate * self._budget_seconds),
+        )
+
+    def _hopeless(self, exc: Exception) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"the environment server at {self.address} cannot be used: {_sentence(exc)}; "
+            f"the environment server at {self.door.address} cannot be used: {sentence(exc)}; "
             "check that --env is right and that an OpenEnv server is running there"
         )
 
+    def _reset_failed(self, exc: ResetFailed, times: int) -> EnvironmentFailed:
+        tried = "once" if times == 1 else f"{times} times, each on a fresh episode"
+        return EnvironmentFailed(
+            f"the environment's reset failed {tried}: {exc}; look at the environment, or raise --reset-retries"
+        )
+
     def _no_room(self, progress: Progress) -> NoRoom:
-        last = f"last: {_sentence(progress.last)}" if progress.last else "others are ahead in the line or being opened"
+        last = progress.last or self.door.trouble
+        said = f"last: {sentence(last)}" if last else self._why()
+        if progress.asked is not None:
+            said = f"its {progress.asked} was not answered"
         return NoRoom(
-            f"the environment server at {self.address} had no room within {self._budget_seconds:g} s "
-            f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {last}); "
+            f"the environment server at {self.door.address} had no room within {self._budget_seconds:g} s "
+            f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {said}); "
             "raise --patience or give the server more slots"
         )
 
 
-def _sentence(exc: BaseException) -> str:
+def sentence(exc: BaseException) -> str:
     """What happened, in the words of the innermost cause that has some: trio and httpx only wrap it."""
+    match exc:
+        case trio.TooSlowError() | httpx.ConnectTimeout():
+            return "no TCP connection in time"
+        case httpx.TimeoutException():
+            return "GET /schema was not answered in time"
     said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
-    if isinstance(exc, trio.TooSlowError):
-        return "no TCP connection in time"
     return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]

@@ -94,7 +94,7 @@ class Session:
         self.id = session_id
         self.label = label
         self.opener = opener
-        self.progress = Progress()
+        self.progress = Progress(on_wait=self._waits)
         self.tombstone: Tombstone | None = None
         self.latest: wire.Observation | None = None
         self._terms = terms
@@ -269,7 +269,7 @@ class Session:
         opened = None
         try:
             with self._scope:
-                opened = await self.opener.open(nursery, self._reset_kwargs, self.progress)
+                opened = await self.opener.open(nursery, self._reset_kwargs, self.progress, label=self.label)
         except GymserveError as exc:
             self._ready.fail(exc)
             self._log.warning("session not opened", error=exc.kind, reason=str(exc), tries=self.progress.tries)
@@ -288,6 +288,9 @@ class Session:
             self._expire()
         self._deadline.hold()
 
+    def _waits(self, why: str, place: int) -> None:
+        self._log.info("session waits", why=why, place=place)
+
     def _begin(self, opened: Opened) -> None:
         now = trio.current_time()
         self._toolbox = opened.toolbox
@@ -299,7 +302,12 @@ class Session:
         self._thinking_since = now
         self._observe(opened.observation)
         opened.episode.on_lost = self._on_lost
-        self._log.info("session opened", env=str(self.opener.address), waited_seconds=round(self._spent.waiting, 3))
+        self._log.info(
+            "session opened",
+            env=str(self.opener.address),
+            waited_seconds=round(self._spent.waiting, 3),
+            tries=self.progress.tries,
+        )
         self._ready.answer(None)
         if opened.episode.lost is not None:
             self._on_lost(opened.episode.lost)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from gymserve.address import ACCEPTED_FORMS, parse_address
+from gymserve.resets import parse_failed_observation
 from gymserve.rows import ACCEPTED_SEEDS, parse_seeds
 from gymserve.toolbox import ROUTE_NAMES
 
@@ -95,6 +96,11 @@ def _header(text: str) -> str:
     return text
 
 
+def _failed_observation(text: str) -> str:
+    parse_failed_observation(text)
+    return text
+
+
 def _tool_name(text: str) -> str:
     if text in _TAKEN_NAMES:
         raise ValueError(f"a route of the server has this name; taken are {', '.join(sorted(_TAKEN_NAMES))}")
@@ -160,6 +166,11 @@ Headers = Annotated[
     tuple[Header, ...],
     BeforeValidator(_lines),
     Form("'NAME: VALUE'", "NAME: VALUE, of visible ASCII characters and on one line", shown="name"),
+]
+FailedObservations = Annotated[
+    tuple[Annotated[str, AfterValidator(_failed_observation)], ...],
+    BeforeValidator(_lines),
+    Form("FIELD=VALUE", "FIELD=VALUE, the value JSON or text"),
 ]
 Title = Annotated[
     str,
@@ -237,7 +248,19 @@ class ServeSettings(Settings):
         default=None, description="End a session this many seconds after it opened, requests or not."
     )
     connect_timeout: Timeout = Field(
-        default=10.0, description="Seconds for one TCP connection to the environment server."
+        default=10.0, description="Seconds for a TCP connection, and of a silent handshake before /health is asked."
+    )
+    restart_patience: Duration = Field(
+        default=60.0, description="Seconds for which a server that has opened episodes may refuse; 0 = not at all."
+    )
+    max_handshakes: Annotated[
+        int, Field(ge=1), BeforeValidator(_number), Form("COUNT", "a whole number, 1 or more")
+    ] = Field(default=16, description="Unanswered handshakes with the environment server at one time.")
+    reset_retries: Annotated[int, Field(ge=0), BeforeValidator(_number), Form("COUNT", "a whole number, 0 or more")] = (
+        Field(default=2, description="Fresh episodes after a failed reset.")
+    )
+    reset_failed: FailedObservations = Field(
+        default=(), description="Observation of a failed reset, such as reward_type=reset_error; repeatable."
     )
     step_timeout: Timeout = Field(default=600.0, description="Seconds for one step of an episode.")
     close_timeout: Timeout = Field(
@@ -246,6 +269,10 @@ class ServeSettings(Settings):
     keepalive: Duration = Field(
         default=30.0,
         description="Seconds of silence before an episode is kept alive, against the server's reaper; 0 = off.",
+    )
+    interim: Duration = Field(
+        default=15.0,
+        description="Seconds between interim answers (100 Continue) to a request that waits; 0 = off.",
     )
     grace: Duration = Field(default=3.0, description="Seconds that calls in flight may take when stopping.")
     tombstone: Duration = Field(default=900.0, description="Seconds for which an ended session is remembered.")

@@ -56,6 +56,11 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
             left.extend(reversed(cause.exceptions))
 
 
+def is_refused(exc: BaseException) -> bool:
+    """Whether nobody listens at the port."""
+    return any(isinstance(cause, ConnectionRefusedError) for cause in causes(exc))
+
+
 def _following(exc: BaseException) -> BaseException | None:
     if exc.__cause__ is not None:
         return exc.__cause__

@@ -9,7 +9,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from gymserve.gridsim.http import HttpConnection
 
-Script = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | str | None]]
+Script = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | str | int | None]]
+Upgrade = Callable[[HttpConnection, trio.abc.Stream], Awaitable[bool]]
 
 
 def observed(reward: Any = None, *, done: bool = False, **fields: Any) -> dict[str, Any]:
@@ -33,27 +34,72 @@ async def agreeable(message: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-class ScriptedServer:
-    """`script` answers each message: an object, text that is not JSON, or None for silence; ``close`` gets a CLOSE."""
+async def welcome(connection: HttpConnection, stream: trio.abc.Stream) -> bool:
+    """Every handshake is answered, at once."""
+    return True
 
-    def __init__(self, script: Script = agreeable, *, action: str = "Action") -> None:
+
+class ScriptedServer:
+    """`script` answers each message: an object, text that is not JSON, a number for a CLOSE with that code (1006: the
+    connection is cut), or None for silence; ``close`` gets a CLOSE. `upgrade` comes before: False where it has answered
+    otherwise.
+    """
+
+    def __init__(self, script: Script = agreeable, *, action: str = "Action", upgrade: Upgrade = welcome) -> None:
         self.script = script
+        self.upgrade = upgrade
+        self.knocked: list[float] = []
+        self.asked: list[tuple[float, str]] = []
+        self.unanswered = 0
+        self.most_unanswered = 0
         self.heard: list[tuple[float, str]] = []
         self.closed_at: list[tuple[float, int]] = []
         self.sockets: list[WebSocketConnection] = []
         self._action = action
+        self._running = trio.Event()
+        self._running.set()
+
+    def freeze(self) -> None:
+        """As SIGSTOP does: what comes is kept, nothing is answered until `thaw`."""
+        self._running = trio.Event()
+
+    def thaw(self) -> None:
+        self._running.set()
 
     def times(self, kind: str) -> list[float]:
         return [at for at, heard in self.heard if heard == kind]
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        try:
+            await self._serve(stream)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionClosed):
+            pass  # the peer is gone
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
         connection = HttpConnection(stream)
         head = await connection.read_head()
         if head is None:
             return
-        if head.path == "/schema":
+        if head.path != "/ws":
+            self.asked.append((trio.current_time(), head.path))
+            await self._running.wait()
             await connection.answer(200, {"action": {"title": self._action}, "observation": {}, "state": {}})
             return
+        if await self._lets_in(connection, stream):
+            await self._serve_websocket(connection)
+            await trio.aclose_forcefully(stream)
+
+    async def _lets_in(self, connection: HttpConnection, stream: trio.abc.Stream) -> bool:
+        self.knocked.append(round(trio.current_time(), 6))
+        self.unanswered += 1
+        self.most_unanswered = max(self.most_unanswered, self.unanswered)
+        try:
+            await self._running.wait()
+            return await self.upgrade(connection, stream)
+        finally:
+            self.unanswered -= 1
+
+    async def _serve_websocket(self, connection: HttpConnection) -> None:
         async with trio.open_nursery() as nursery:
             rewound = connection.rewound()
             request = await wrap_server_stream(nursery, rewound)
@@ -74,5 +120,9 @@ class ScriptedServer:
                 await websocket.aclose()
                 return
             answer = await self.script(message)
-            if answer is not None:
+            if answer == 1006:
+                return
+            if isinstance(answer, int):
+                await websocket.aclose(answer)
+            elif answer is not None:
                 await websocket.send_message(answer if isinstance(answer, str) else json.dumps(answer))

@@ -6,17 +6,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import trio
 from http_peer import Peer, connect
 from trio.testing import memory_stream_pair
 
 from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.door import open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.app import Dialect, create_app
 from gymserve.identity import SessionCookie
 from gymserve.network import read_schema
 from gymserve.opening import Opener
+from gymserve.resets import ResetRules
 from gymserve.session import Terms
 from gymserve.toolbox import ROUTE_NAMES, with_reward
 
@@ -27,27 +30,53 @@ COOKIE = SessionCookie("test", ["a secret of the tests"])
 class MemoryNetwork:
     """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port."""
 
-    def __init__(self, nursery: trio.Nursery, server: EnvironmentServer) -> None:
+    def __init__(self, nursery: trio.Nursery, server: EnvironmentServer, *, connect_timeout_seconds: float) -> None:
         self.server = server
         self.refuses = False
-        self.connections = 0
+        self.connecting_seconds = 0.0
+        self.connected_at: list[float] = []
         self._nursery = nursery
+        self._connect_timeout_seconds = connect_timeout_seconds
+
+    @property
+    def connections(self) -> int:
+        return len(self.connected_at)
 
     async def open_stream(self, address: EnvironmentAddress) -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
+        with trio.fail_after(self._connect_timeout_seconds):
+            await trio.sleep(self.connecting_seconds)
         if self.refuses:
             raise ConnectionRefusedError(111, "Connection refused")
-        self.connections += 1
+        self.connected_at.append(trio.current_time())
         ours, theirs = memory_stream_pair()
         self._nursery.start_soon(self.server.serve_stream, theirs)
         return ours
 
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
-        stream = await self.open_stream(address)
-        await stream.send_all(b"GET /schema HTTP/1.1\r\nHost: environment\r\nConnection: close\r\n\r\n")
-        received = b"".join([part async for part in stream])
-        head, _, body = received.partition(b"\r\n\r\n")
+        head, _, body = (await self._get("/schema")).partition(b"\r\n\r\n")
         return read_schema(int(head.split()[1]), body)
+
+    async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
+        try:
+            return (await self._get("/health")).startswith(b"HTTP/1.1 ")
+        except (httpx.TransportError, OSError, trio.TooSlowError):
+            return False
+
+    async def _get(self, path: str) -> bytes:
+        """:raises httpx.TransportError: as httpx does."""
+        stream = await self.open_stream(ADDRESS)
+        head = f"GET {path} HTTP/1.1\r\nHost: environment\r\nConnection: close\r\n\r\n"
+        with trio.move_on_after(self._connect_timeout_seconds):
+            try:
+                await stream.send_all(head.encode())
+                received = b"".join([part async for part in stream])
+            except trio.BrokenResourceError:
+                raise httpx.ReadError("") from None
+            if not received:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            return received
+        await trio.aclose_forcefully(stream)
+        raise httpx.ReadTimeout("")
 
 
 @dataclass
@@ -131,6 +160,9 @@ async def raise_the_curtain(
     *,
     patience_seconds: float = 600.0,
     connect_timeout_seconds: float = 10.0,
+    restart_patience_seconds: float = 60.0,
+    max_handshakes: int = 16,
+    resets: ResetRules | None = None,
     tombstone_seconds: float = 900.0,
     reset_kwargs: Mapping[str, Any] | None = None,
     dialect: Dialect | None = None,
@@ -141,18 +173,27 @@ async def raise_the_curtain(
     dialect = dialect or Dialect()
     taken = ROUTE_NAMES | ({dialect.observation_tool} if dialect.observation_tool else set())
     async with trio.open_nursery() as nursery:
-        network = MemoryNetwork(nursery, server)
+        network = MemoryNetwork(nursery, server, connect_timeout_seconds=connect_timeout_seconds)
         kept = Terms(**terms)
-        opener = Opener(
+        door = open_door(
             network,
             ADDRESS,
-            patience_seconds=patience_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
             close_timeout_seconds=kept.close_timeout_seconds,
-            reset_kwargs=reset_kwargs or {},
+            restart_patience_seconds=restart_patience_seconds,
+            max_handshakes=max_handshakes,
             taken_names=frozenset(taken),
             show=show,
+            jitter=lambda: 1.0,
         )
-        async with open_gateway(opener, kept, tombstone_seconds=tombstone_seconds) as gateway:
-            yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, dialect))
+        async with door as opened_door:
+            opener = Opener(
+                opened_door,
+                patience_seconds=patience_seconds,
+                connect_timeout_seconds=connect_timeout_seconds,
+                reset_kwargs=reset_kwargs or {},
+                resets=resets or ResetRules(),
+            )
+            async with open_gateway(opener, kept, tombstone_seconds=tombstone_seconds) as gateway:
+                yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, dialect))
         nursery.cancel_scope.cancel()

@@ -44,6 +44,9 @@ class Wire:
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
         raise AssertionError("an episode does not ask for the schema")
 
+    async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
+        raise AssertionError("an episode does not ask for the server's health")
+
 
 class Server:
     """A hand-written server of one WebSocket: it keeps what it hears and how that ended; `script` says what it does."""
@@ -96,7 +99,8 @@ async def playing(serve: Serve, *headers: tuple[str, str]) -> AsyncIterator[Epis
     """An episode, open; dropped afterwards."""
     async with trio.open_nursery() as nursery:
         episode = Episode(Wire(nursery, serve), ADDRESS, headers)
-        await nursery.start(episode.run)
+        await nursery.start(episode.connect)
+        nursery.start_soon(episode.read)
         yield episode
         nursery.cancel_scope.cancel()
 
@@ -140,7 +144,7 @@ async def test_the_websocket_is_asked_for_beneath_the_prefix(autojump_clock, nur
         await stream.aclose()
 
     with pytest.raises(HandshakeDropped):
-        await nursery.start(Episode(Wire(nursery, note), parse_address("https://environment/a/b/")).run)
+        await nursery.start(Episode(Wire(nursery, note), parse_address("https://environment/a/b/")).connect)
     assert asked[0].startswith(b"GET /a/b/ws HTTP/1.1\r\nHost: environment\r\n")
 
 
@@ -298,8 +302,33 @@ async def test_a_failed_opening_is_raised_to_whoever_starts_it(autojump_clock, n
 
     episode = Episode(Wire(nursery, answer), ADDRESS)
     with pytest.raises(HandshakeFailed) as caught:
-        await nursery.start(episode.run)
+        await nursery.start(episode.connect)
     assert (type(caught.value), caught.value.status, trio.current_time()) == (failure, status, 0)
+
+
+async def test_an_open_connection_outlasts_whoever_asked_for_it_and_keeps_what_comes_until_it_is_read(
+    autojump_clock, nursery
+):
+    server = counting(Fault("full"))
+    episode = Episode(Wire(nursery, server.serve_stream), ADDRESS)
+    await nursery.start(episode.connect)
+    await trio.sleep(100)
+    async with trio.open_nursery() as session:
+        session.start_soon(episode.read)
+        with pytest.raises(Refused, match=r"^CAPACITY_REACHED"):
+            await reset(episode)
+
+
+async def test_a_connection_ends_with_its_reader(autojump_clock, nursery):
+    server = Server(only_listens)
+    episode = Episode(Wire(nursery, server.serve), ADDRESS)
+    await nursery.start(episode.connect)
+    async with trio.open_nursery() as session:
+        session.start_soon(episode.read)
+        await wait_all_tasks_blocked()
+        session.cancel_scope.cancel()
+    await wait_all_tasks_blocked()
+    assert server.ended_with == 1006
 
 
 # -- keepalive -------------------------------------------------------------------------------------------------------
@@ -505,5 +534,5 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(nursery, self_si
     address = parse_address(f"https://localhost:{listeners[0].socket.getsockname()[1]}")
     network = TcpNetwork(connect_timeout_seconds=5)
     with trio.fail_after(5), pytest.raises(ssl.SSLCertVerificationError, match="self-signed") as caught:
-        await nursery.start(Episode(network, address).run)
+        await nursery.start(Episode(network, address).connect)
     assert verdict(caught.value) is Verdict.HOPELESS

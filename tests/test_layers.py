@@ -12,10 +12,10 @@ ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
     {"gateway", "tombstones"},
-    {"session", "call", "deadline", "traffic"},
-    {"opening", "line", "verdict"},
+    {"session", "deadline", "traffic"},
+    {"opening", "handovers", "door", "knocking", "line", "verdict", "call"},
     {"episode", "websocket", "network"},
-    {"__init__", "errors", "wire", "score", "settings", "identity", "address", "toolbox", "rows"},
+    {"__init__", "errors", "wire", "resets", "score", "settings", "identity", "address", "toolbox", "rows"},
 )
 """From top to bottom; a room is a module or a folder of the package."""
 

@@ -302,7 +302,8 @@ async def test_a_hang_up_during_the_seed_frees_the_place_at_once(autojump_clock)
         await trio.sleep(4)
         await first.hang_up()  # in the middle of its reset: the environment is freed when the reset is over, at 20
         assert (await third.answer()).status == 200
-        assert 40 <= trio.current_time() < 42.5  # a reset of its own, and at most one backoff
+        # The backoffs from 5 on, 0.05 s doubled to 2 s, find the slot free at 20.15; then a reset of its own.
+        assert trio.current_time() == pytest.approx(40.15)
 
 
 async def test_no_room_within_the_patience(autojump_clock):
@@ -360,9 +361,11 @@ async def test_a_reset_that_fails_and_one_that_is_refused(autojump_clock):
     async with raise_the_curtain(environment) as stage:
         failed = await stage.client().seed()
         assert failed.status == 502 and "the container did not start" in failed.body["detail"]
+        assert "3 times" in failed.body["detail"] and "--reset-retries" in failed.body["detail"]
+        assert environment.times("reset") == [0, 0, 0]
         invalid = await stage.client().seed({"reset_kwargs": {"level": "bad"}})
         assert (invalid.status, invalid.body["detail"]) == (422, [{"loc": ["level"], "msg": "no such level"}])
-        assert environment.times("close") == [0, 0]  # both environments were given back
+        assert environment.times("reset") == environment.times("close") == [0] * 4  # each environment was given back
         assert stage.opener.line.held == 0
 
 

@@ -24,6 +24,7 @@ TAKEN: list[tuple[str, object, object]] = [
     ("max_lifetime", False, None),  # YAML's bare off
     ("max_lifetime", "60", 60.0),
     ("keepalive", "0", 0.0),
+    ("interim", "0", 0.0),
     ("hide_reward", "1", True),
     ("hide_reward", "true", True),
     ("hide_reward", "no", False),
@@ -71,6 +72,8 @@ REFUSED: list[tuple[str, object]] = [
     ("step_timeout", 0),
     ("close_timeout", 0),
     ("keepalive", -1),
+    ("interim", -1),
+    ("interim", "inf"),
     ("grace", -1),
     ("tombstone", -1),
     ("reward", "mean"),

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import signal
 import socket
 import ssl
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 import trio
+from processes import Server, running
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress, parse_address
@@ -20,6 +22,7 @@ from gymserve.websocket import HandshakeDropped, HandshakeFailed
 
 FULL, BUSY, HOPELESS = Verdict.FULL, Verdict.BUSY, Verdict.HOPELESS
 AT_ONCE_SECONDS = 1.0
+SILENT_SECONDS = 0.3
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -68,7 +71,7 @@ async def failed_upgrade(address: EnvironmentAddress, over: TcpNetwork | None = 
     with trio.fail_after(AT_ONCE_SECONDS):
         async with trio.open_nursery() as nursery:
             try:
-                await nursery.start(Episode(over or network(), address).run)
+                await nursery.start(Episode(over or network(), address).connect)
             except Exception as exc:
                 return exc
     raise AssertionError("the episode opened")
@@ -166,7 +169,7 @@ async def test_an_unknown_host():
 async def test_a_silent_server_is_waited_for_as_long_as_we_like(nursery, autojump_clock):
     address = await listen(nursery, answering(b"", "stay"))
     with trio.move_on_after(30) as patience:
-        await nursery.start(Episode(network(math.inf), address).run)
+        await nursery.start(Episode(network(math.inf), address).connect)
     assert patience.cancelled_caught
     assert trio.current_time() == 30
 
@@ -200,6 +203,47 @@ async def test_a_server_that_fails_at_tls(nursery, data, ending, said):
     stream_failure, schema_failure = await failed_upgrade(address), await failed_schema(address)
     assert isinstance(stream_failure, OSError)
     assert (verdict(stream_failure), verdict(schema_failure)) == (said, said)
+
+
+async def kill_later(server: Server) -> None:
+    await trio.sleep(SILENT_SECONDS)
+    server.send(signal.SIGKILL)
+
+
+async def test_a_stopped_process_is_silent_until_it_goes_on(nursery):
+    with running("env") as server:
+        address = parse_address(server.url)
+        server.send(signal.SIGSTOP)
+        failure = await failed_schema(address, connect_timeout_seconds=SILENT_SECONDS)
+        assert (type(failure), verdict(failure)) == (httpx.ReadTimeout, BUSY)
+        assert not await network(SILENT_SECONDS).is_alive(address, ())
+        with trio.move_on_after(SILENT_SECONDS) as patience:
+            await nursery.start(Episode(network(), address).connect)
+        assert patience.cancelled_caught
+
+        server.send(signal.SIGCONT)
+        with trio.fail_after(AT_ONCE_SECONDS):
+            assert await network().is_alive(address, ())
+            await nursery.start(Episode(network(), address).connect)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stopped", "how"),
+    [
+        pytest.param(("--fault", "slow-handshake:60"), False, "closed", id="having read the request"),
+        pytest.param((), True, "reset", id="before reading it"),
+    ],
+)
+async def test_a_process_killed_mid_handshake(nursery, flags, stopped, how):
+    with running("env", *flags) as server:
+        if stopped:
+            server.send(signal.SIGSTOP)
+        started = trio.current_time()
+        nursery.start_soon(kill_later, server)
+        failure = await failed_upgrade(parse_address(server.url))
+        assert trio.current_time() - started >= SILENT_SECONDS
+    assert (type(failure), verdict(failure)) == (HandshakeDropped, BUSY)
+    assert str(failure) == f"the server {how} the connection before it answered the WebSocket upgrade"
 
 
 # -- what errors say -------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 import trio
 
 from gymserve.address import EnvironmentAddress
+from gymserve.door import open_door
 from gymserve.errors import EnvironmentFailed, GymserveError
 from gymserve.network import TcpNetwork
 from gymserve.opening import Lesson, Opener, Progress
+from gymserve.resets import ResetRules
 from gymserve.rows import Tool, mcp_tools, observation_tool, step_tool
 from gymserve.toolbox import is_mcp, with_reward
 
@@ -24,18 +26,42 @@ def learn_tools(
 
     :raises GymserveError: the server cannot be used, or had no room within the patience.
     """
-    opener = Opener(
+    lesson = trio.run(_ask, address, headers, patience_seconds, connect_timeout_seconds)
+    return served_tools(lesson, observation_name)
+
+
+async def _ask(
+    address: EnvironmentAddress,
+    headers: list[tuple[str, str]],
+    patience_seconds: float,
+    connect_timeout_seconds: float,
+) -> Lesson:
+    learned: Lesson | GymserveError
+    async with open_door(
         TcpNetwork(connect_timeout_seconds=connect_timeout_seconds),
         address,
         headers=headers,
-        patience_seconds=patience_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
         close_timeout_seconds=_GOODBYE_SECONDS,
-        reset_kwargs={},
+        restart_patience_seconds=0,
+        max_handshakes=1,
         taken_names=frozenset(),
         show=with_reward,
-    )
-    return served_tools(trio.run(learn, opener), observation_name)
+    ) as door:
+        opener = Opener(
+            door,
+            patience_seconds=patience_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+            reset_kwargs={},
+            resets=ResetRules(),
+        )
+        try:
+            learned = await learn(opener)
+        except GymserveError as error:  # raised outside, so that the door's nursery does not wrap it
+            learned = error
+    if isinstance(learned, GymserveError):
+        raise learned
+    return learned
 
 
 async def learn(opener: Opener) -> Lesson:

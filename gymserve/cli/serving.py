@@ -2,8 +2,8 @@
 
 import gc
 import math
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
@@ -11,15 +11,18 @@ from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell_listening, tell_not_bound
+from gymserve.door import Door, open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.app import Dialect, create_app
+from gymserve.http.limits import Limits
 from gymserve.http.prefix import AsgiApp
 from gymserve.http.serving import serve
 from gymserve.identity import SessionCookie, new_secret
 from gymserve.network import TcpNetwork
 from gymserve.opening import Opener
+from gymserve.resets import ResetRules, parse_failed_observation
 from gymserve.score import RewardRule
 from gymserve.session import Terms
 from gymserve.settings import ServeSettings
@@ -61,9 +64,14 @@ async def _environment(settings: ServeSettings, nursery: trio.Nursery) -> Enviro
     return EnvironmentAddress(_EMBEDDED_HOST, port)
 
 
-def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Gateway]:
+@asynccontextmanager
+async def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) -> AsyncIterator[Gateway]:
     """The gateway that ``settings`` describe, before the environment server at ``address``."""
-    return open_gateway(_opener(settings, address), _terms(settings), tombstone_seconds=settings.tombstone)
+    async with (
+        _door(settings, address) as door,
+        open_gateway(_opener(settings, door), _terms(settings), tombstone_seconds=settings.tombstone) as gateway,
+    ):
+        yield gateway
 
 
 async def serve_http(
@@ -85,7 +93,8 @@ async def serve_http(
         return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)
 
     app = _app(settings, gateway)
-    await serve(app, host=settings.host, port=settings.port, stop=stop, task_status=task_status)
+    limits = Limits(interim_seconds=settings.interim or math.inf)
+    await serve(app, host=settings.host, port=settings.port, stop=stop, limits=limits, task_status=task_status)
 
 
 async def _serve_until(signal: EndingSignal, settings: ServeSettings, gateway: Gateway) -> int:
@@ -108,17 +117,28 @@ def _app(settings: ServeSettings, gateway: Gateway) -> AsgiApp:
     )
 
 
-def _opener(settings: ServeSettings, address: EnvironmentAddress) -> Opener:
-    return Opener(
+def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Door]:
+    return open_door(
         TcpNetwork(connect_timeout_seconds=settings.connect_timeout),
         address,
         headers=environment_headers(settings.env_header, settings.env_token),
-        patience_seconds=settings.patience,
         connect_timeout_seconds=settings.connect_timeout,
         close_timeout_seconds=settings.close_timeout,
-        reset_kwargs=settings.reset_kwargs,
+        restart_patience_seconds=settings.restart_patience,
+        max_handshakes=settings.max_handshakes,
         taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
         show=without_reward if settings.hide_reward else with_reward,
+    )
+
+
+def _opener(settings: ServeSettings, door: Door) -> Opener:
+    failed = [parse_failed_observation(text) for text in settings.reset_failed]
+    return Opener(
+        door,
+        patience_seconds=settings.patience,
+        connect_timeout_seconds=settings.connect_timeout,
+        reset_kwargs=settings.reset_kwargs,
+        resets=ResetRules(retries=settings.reset_retries, failed=failed),
     )
 
 
