@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ SERVERS = Path(__file__).parent / "servers"
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx would load every certificate there is, for each client anew
 
 
 def eventually(condition: Callable[[], bool], *, within_seconds: float) -> None:
@@ -56,6 +59,15 @@ class Server:
 
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The process does nothing during the block; the kernel goes on to accept connections for it."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         """End it as a supervisor would, by SIGTERM; the exit status."""
@@ -95,7 +107,7 @@ class OpenEnvServer(Server):
         )
 
     def ledger(self) -> list[dict[str, Any]]:
-        """What its environments did: ``at`` (seconds), ``environment`` (number), ``event``, and details."""
+        """What happened there: ``at`` (seconds), ``event``, details; of an environment, its number ``environment``."""
         return [json.loads(line) for line in self._ledger.read_text(encoding="utf-8").splitlines()]
 
     def mark(self) -> "Mark":
@@ -104,7 +116,7 @@ class OpenEnvServer(Server):
         return Mark(self, len(self.ledger()), len(self.log()))
 
     def _open_environments(self) -> set[int]:
-        ledger = self.ledger()
+        ledger = [entry for entry in self.ledger() if "environment" in entry]
         closed = {entry["environment"] for entry in ledger if entry["event"] == "close"}
         return {entry["environment"] for entry in ledger} - closed
 
@@ -137,10 +149,13 @@ class Gymserve(Server):
         command = [GYMSERVE_PYTHON, "-m", "gymserve", "serve", "--env", env.url, "--port", "0", *flags]
         super().__init__(command, log, r"listening on (http://\S+)", {})
 
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", trust_env=False, verify=_NO_TLS)
+
     @contextmanager
-    def client(self) -> Iterator["Client"]:
+    def client(self, timeout_seconds: float = 30) -> Iterator["Client"]:
         """A new client, whose session is closed in the end, so that a failed test leaves no slot taken."""
-        with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as http:
+        with httpx.Client(base_url=self.url, timeout=timeout_seconds, trust_env=False, verify=_NO_TLS) as http:
             try:
                 yield Client(http)
             finally:

@@ -68,13 +68,10 @@ class ScriptedEnvironment(Environment[ScriptedAction, ScriptedObservation, State
         self._ledger.enter("close")
 
 
+CONCURRENCY = ConcurrencyConfig(
+    max_concurrent_envs=int(os.environ["CAPACITY"]),
+    session_timeout=float(os.environ["SESSION_TIMEOUT"]) if "SESSION_TIMEOUT" in os.environ else None,
+)
 app = create_app(
-    ScriptedEnvironment,
-    ScriptedAction,
-    ScriptedObservation,
-    env_name="scripted",
-    concurrency_config=ConcurrencyConfig(
-        max_concurrent_envs=int(os.environ["CAPACITY"]),
-        session_timeout=float(os.environ["SESSION_TIMEOUT"]) if "SESSION_TIMEOUT" in os.environ else None,
-    ),
+    ScriptedEnvironment, ScriptedAction, ScriptedObservation, env_name="scripted", concurrency_config=CONCURRENCY
 )
