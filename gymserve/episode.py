@@ -17,6 +17,7 @@ from gymserve.network import Network
 from gymserve.websocket import handshake_failure, open_websocket
 
 _OVERSIZE = "Exceeded maximum message size"  # how trio-websocket explains a close of its own (trio_websocket/_impl.py)
+_PROTOCOL_ERROR = 1002  # RFC 6455 section 7.4.1
 _LAST_WORD_SECONDS = 0.5
 
 
@@ -110,7 +111,7 @@ class Episode:
             else:
                 self._lose(_closed(exc.reason))
         except wire.WireError as exc:
-            self._lose(EpisodeLost(f"the server broke the protocol: {exc}"))
+            self._lose(EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR))
         finally:
             self.drop()
 

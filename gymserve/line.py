@@ -40,6 +40,10 @@ def _nobody_to_tell() -> None:
     """The default of ``on_wait``."""
 
 
+class MustWait(Exception):
+    """There is no connection without waiting, and the ticket's holder has no patience."""
+
+
 class Ticket:
     """One opener's position, which it keeps through every refusal. ``tries`` are the knocks made for it."""
 
@@ -95,6 +99,11 @@ class Line:
     @property
     def held(self) -> int:
         return self._knocks + self._count[Stage.ANSWER] + self._count[Stage.OPEN]
+
+    @property
+    def let_in_already(self) -> int:
+        """Connections that are not knocks any more."""
+        return self._count[Stage.ANSWER] + self._count[Stage.OPEN]
 
     @property
     def oldest_wait_seconds(self) -> float:
@@ -295,6 +304,8 @@ class Line:
         for ticket in list(tickets):
             self._untold.remove(ticket)
             ticket.on_wait()
+            if not ticket.patient:
+                self._send_away(ticket, MustWait())
 
     def _may_knock(self) -> bool:
         if trio.current_time() < self._opens_at():

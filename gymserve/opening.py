@@ -15,7 +15,7 @@ from gymserve.door import FAILURES, Door
 from gymserve.episode import Episode, Refused
 from gymserve.errors import BadArguments, EnvironmentFailed, NoRoom
 from gymserve.handovers import HandOvers
-from gymserve.line import Line, Ticket
+from gymserve.line import Line, MustWait, Ticket
 from gymserve.resets import ResetFailed, ResetRules
 from gymserve.toolbox import Toolbox, is_mcp, listed_tools
 from gymserve.verdict import Verdict, causes, verdict
@@ -227,6 +227,8 @@ class Opener:
     async def _connection(self, ticket: Ticket, progress: Progress) -> Episode:
         try:
             return await self._turn(ticket, progress)
+        except MustWait as exc:
+            raise self._no_room(progress) from exc
         except FAILURES as exc:
             progress.last = exc
             if verdict(exc) is Verdict.HOPELESS:
@@ -344,7 +346,7 @@ class Opener:
             waiting=self.line.waiting,
             expected_wait_seconds=round(expected, 1),
             patience_seconds=self._budget_seconds,
-            in_flight_that_fit=self.line.held + int(rate * self._budget_seconds),
+            in_flight_that_fit=self.line.let_in_already + int(rate * self._budget_seconds),
         )
 
     def _hopeless(self, exc: Exception) -> EnvironmentFailed:
@@ -364,8 +366,9 @@ class Opener:
         said = f"last: {sentence(last)}" if last else self._why()
         if progress.asked is not None:
             said = f"its {progress.asked} was not answered"
+        within = f"within {self._budget_seconds:g} s" if self._patience_seconds else "without waiting"
         return NoRoom(
-            f"the environment server at {self.door.address} had no room within {self._budget_seconds:g} s "
+            f"the environment server at {self.door.address} had no room {within} "
             f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {said}); "
             "raise --patience or give the server more slots"
         )

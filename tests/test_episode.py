@@ -214,7 +214,7 @@ async def test_an_answer_that_is_none_loses_the_episode(autojump_clock, text):
     async with playing(Server(lambda server: server.answer(text)).serve) as episode:
         with pytest.raises(EpisodeLost, match=r"^the server broke the protocol: ") as caught:
             await reset(episode)
-        assert caught.value.close_code == 1006
+        assert caught.value.close_code == 1002
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,25 @@ async def test_without_patience_one_attempt_is_all(autojump_clock):
         assert environment.knocked == [0]
 
 
+async def test_without_patience_a_server_that_is_known_to_be_full_is_not_waited_for(autojump_clock):
+    async with raise_the_curtain(EnvironmentServer(Counting, capacity=1), patience_seconds=0) as stage:
+        assert (await stage.client().seed()).status == 200
+        for _ in range(3):
+            refusal = await stage.client().seed()
+            assert (refusal.status, refusal.body["error"], trio.current_time()) == (503, "no_room", 0)
+            assert "without waiting" in refusal.body["detail"]
+        assert stage.opener.line.waiting == 0
+
+
+async def test_garbage_is_hopeless_and_tried_once(autojump_clock):
+    faults = [parse_fault("garbage:1")]
+    async with raise_the_curtain(EnvironmentServer(Counting, capacity=1, faults=faults)) as stage:
+        failed = await stage.client().seed()
+        assert (failed.status, trio.current_time()) == (502, 0)
+        assert "broke the protocol" in failed.body["detail"]
+        assert stage.episodes["opened"] == 1
+
+
 # -- unanswered handshakes -------------------------------------------------------------------------------------------
 
 
