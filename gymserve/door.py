@@ -10,11 +10,13 @@ import httpx
 import structlog
 import trio
 
+from gymserve import wire
 from gymserve.address import EnvironmentAddress
-from gymserve.episode import Episode, EpisodeError
+from gymserve.episode import AnswerTimedOut, Episode, EpisodeError, Refused
 from gymserve.knocking import HandshakeLost, HandshakeUnanswered, Health, shake_hands
 from gymserve.line import Line, Ticket
 from gymserve.network import Network, NotAnEnvironmentServer
+from gymserve.resets import ResetFailed
 from gymserve.toolbox import McpToolbox, Show, StepToolbox, Toolbox, is_mcp, listed_names
 from gymserve.verdict import Verdict, is_refused, verdict
 from gymserve.websocket import HandshakeFailed
@@ -47,6 +49,7 @@ async def open_door(
     headers: Sequence[tuple[str, str]] = (),
     connect_timeout_seconds: float,
     close_timeout_seconds: float,
+    answer_timeout_seconds: float,
     restart_patience_seconds: float,
     max_handshakes: int,
     taken_names: frozenset[str],
@@ -57,6 +60,7 @@ async def open_door(
 
     It is opened around the sessions: a handshake outlasts the session that began it, and serves the next.
 
+    :param answer_timeout_seconds: for the first answer on a connection; it may have to wait for an environment.
     :param restart_patience_seconds: how long a server that has opened episodes may refuse before it counts as hopeless.
     :param taken_names: names that no tool can have.
     :param jitter: as `Line` has it.
@@ -69,6 +73,7 @@ async def open_door(
             headers=headers,
             connect_timeout_seconds=connect_timeout_seconds,
             close_timeout_seconds=close_timeout_seconds,
+            answer_timeout_seconds=answer_timeout_seconds,
             restart_patience_seconds=restart_patience_seconds,
             max_handshakes=max_handshakes,
             taken_names=taken_names,
@@ -92,6 +97,7 @@ class Door:
         headers: Sequence[tuple[str, str]],
         connect_timeout_seconds: float,
         close_timeout_seconds: float,
+        answer_timeout_seconds: float,
         restart_patience_seconds: float,
         max_handshakes: int,
         taken_names: frozenset[str],
@@ -112,6 +118,7 @@ class Door:
         self._headers = headers
         self._connect_timeout_seconds = connect_timeout_seconds
         self._close_timeout_seconds = close_timeout_seconds
+        self._answer_timeout_seconds = answer_timeout_seconds
         self._restart_patience_seconds = restart_patience_seconds
         self._taken_names = taken_names
         self._show = show
@@ -135,6 +142,8 @@ class Door:
             self.in_trouble(exc)
             _log.warning("a handshake was lost by a server that is alive", env=str(self.address))
             self.line.knock_lost()
+        except ResetFailed as exc:
+            self.line.knock_hopeless(exc)  # for the session that is next to decide
         except FAILURES as exc:
             self._judge(exc)
         except Exception as exc:  # a fault of ours belongs to the session that is next, not to all of them
@@ -146,7 +155,7 @@ class Door:
 
     async def _shake_hands(self) -> Episode:
         await self.learn_schema()
-        return await shake_hands(
+        episode = await shake_hands(
             self._nursery,
             self._network,
             self.address,
@@ -154,6 +163,25 @@ class Door:
             self._health,
             connect_timeout_seconds=self._connect_timeout_seconds,
             on_silence=self._on_silence,
+        )
+        try:
+            await self._prove(episode)
+        except BaseException:
+            episode.drop()
+            raise
+        return episode
+
+    async def _prove(self, episode: Episode) -> None:
+        """:raises ResetFailed: there is room, but no environment, though there have been some."""
+        with trio.move_on_after(self._answer_timeout_seconds):
+            try:
+                return await episode.prove()
+            except Refused as exc:
+                if exc.refusal.code == wire.FACTORY_ERROR and self.has_opened:
+                    raise ResetFailed(exc.refusal.message) from exc
+                raise
+        raise AnswerTimedOut(
+            f"the server accepted a connection, but said nothing for {self._answer_timeout_seconds:g} s"
         )
 
     def _on_silence(self) -> None:
@@ -165,7 +193,7 @@ class Door:
         self.in_trouble(exc)
         match verdict(exc):
             case Verdict.FULL:
-                self.line.knock_refused(exc)
+                self.line.knock_refused(exc, exc.refusal.max_sessions if isinstance(exc, Refused) else None)
             case Verdict.BUSY:
                 self.line.knocked_in_vain(exc)
             case _ if self._is_restarting(exc):

@@ -99,6 +99,28 @@ class Episode:
             raise handshake_failure(failure)
         self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
 
+    async def prove(self) -> None:
+        """Learn whether the server has room for this connection; before `read`.
+
+        It accepts every connection and greets none: only an answer tells. The question is the keepalive's; it touches
+        no environment, so that the answer to it is the word of welcome that the protocol lacks.
+
+        :raises Refused: there is no room, or no environment. :raises EpisodeLost: the connection ended first.
+        """
+        assert self._websocket is not None, "the connection is not open"
+        self._questions += 1
+        text = self._conversation.ask(wire.Mcp("ping", self._questions))
+        try:
+            await self._send(text)
+            answer = self._conversation.hear(await self._websocket.get_message())
+        except trio_websocket.ConnectionClosed as exc:
+            self._conversation.lose()
+            raise _closed(exc.reason) from None
+        except wire.WireError as exc:
+            raise EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR) from exc
+        if isinstance(answer, wire.Refusal) and answer.ends_the_episode:
+            raise Refused(answer)
+
     async def read(self) -> None:
         """Hear what the server says until the connection ends, then drop it. A task of the session's nursery."""
         assert self._websocket is not None, "the connection is not open"

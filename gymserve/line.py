@@ -184,7 +184,7 @@ class Line:
     # -- for knocks ------------------------------------------------------------------------------------------------
 
     def let_in(self, episode: Episode) -> None:
-        """A handshake was answered; whether there is room the server says with its first answer."""
+        """A knock was answered and there is room."""
         self._knocks -= 1
         self._hand_over(episode)
 
@@ -195,10 +195,10 @@ class Line:
         self._closed_until = min(self._closed_until, again_by)
         self._knock_for_the_waiting()
 
-    def knock_refused(self, exc: Exception) -> None:
-        """The upgrade itself was refused for want of room."""
+    def knock_refused(self, exc: Exception, capacity: int | None) -> None:
+        """There is no room. The server has ``capacity`` slots, None where it did not say."""
         self._knock_failed(exc)
-        self._full_said(None)
+        self._full_said(capacity)
 
     def knock_lost(self) -> None:
         """A handshake is lost though the server is alive: another is due at once."""

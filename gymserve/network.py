@@ -58,22 +58,20 @@ class TcpNetwork:
             return tls
 
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
-        response = await self._get(f"{address.url}/schema", headers)
+        async with self._client() as client:
+            response = await client.get(f"{address.url}/schema", headers=list(headers))
         return read_schema(response.status_code, response.content)
 
     async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
         try:
-            await self._get(f"{address.url}/health", headers)
+            async with self._client() as client, client.stream("GET", f"{address.url}/health", headers=list(headers)):
+                return True  # whatever the body is, and however it is encoded
         except httpx.TransportError:
             return False
-        except httpx.RequestError:
-            pass  # an answer that cannot be decoded is one
-        return True
 
-    async def _get(self, url: str, headers: Sequence[tuple[str, str]]) -> httpx.Response:
+    def _client(self) -> httpx.AsyncClient:
         timeout = httpx.Timeout(self._connect_timeout_seconds)
-        async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout) as client:
-            return await client.get(url, headers=list(headers))
+        return httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout)
 
 
 def read_schema(status: int, content: bytes) -> Mapping[str, Any]:

@@ -203,22 +203,25 @@ class Opener:
     ) -> Opened:
         failed_resets = 0
         while True:
-            episode = await self._connection(ticket, progress)
-            nursery.start_soon(episode.read)
+            episode = None
             try:
+                episode = await self._connection(ticket, progress)
+                nursery.start_soon(episode.read)
                 opened = await self._reset(episode, kwargs, ticket, progress)
             except ResetFailed as exc:
                 failed_resets += 1
                 progress.last, progress.asked = exc, None
-                await self._give_back(episode)
+                if episode is not None:
+                    await self._give_back(episode)
                 if failed_resets > self._resets.retries:
                     raise self._reset_failed(exc, failed_resets) from exc
-                self.line.leave(ticket)
             except FAILURES as exc:
+                assert episode is not None, "what a connection fails with is told in words of ours"
                 episode.drop()
                 self._judge(exc, ticket, progress)
             except BaseException:
-                episode.drop()
+                if episode is not None:
+                    episode.drop()
                 raise
             else:
                 self.door.opened(ticket)

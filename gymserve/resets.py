@@ -22,6 +22,13 @@ class FailedObservation:
     field: str
     value: Any
 
+    def is_in(self, observation: wire.Observation) -> bool:
+        """In JSON's sense: a field that is missing is not null, and a number is no truth value."""
+        if self.field not in observation.fields:
+            return False
+        found = observation.fields[self.field]
+        return bool(found == self.value) and isinstance(found, bool) is isinstance(self.value, bool)
+
 
 @dataclass(frozen=True, slots=True)
 class ResetRules:
@@ -35,7 +42,7 @@ class ResetRules:
         if observation.done and observation.reward is None:
             raise ResetFailed("the environment was done at once, without a reward")
         for failed in self.failed:
-            if observation.fields.get(failed.field) == failed.value:
+            if failed.is_in(observation):
                 raise ResetFailed(f"the observation has {failed.field} = {json.dumps(failed.value)}")
 
     def check_refusal(self, refusal: wire.Refusal, *, has_opened: bool) -> None:

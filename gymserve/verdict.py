@@ -10,7 +10,7 @@ import httpx
 import trio
 
 from gymserve import wire
-from gymserve.episode import EpisodeLost, Refused
+from gymserve.episode import AnswerTimedOut, EpisodeLost, Refused
 from gymserve.network import NotAnEnvironmentServer
 from gymserve.websocket import HandshakeDropped, HandshakeFailed
 
@@ -80,7 +80,13 @@ def _says(exc: BaseException) -> Verdict | None:
             return _of_status(exc.status)
         case EpisodeLost():
             return Verdict.BUSY if exc.close_code in _BUSY_CLOSE_CODES else Verdict.HOPELESS
-        case trio.TooSlowError() | httpx.TimeoutException() | httpx.ReadError() | httpx.RemoteProtocolError():
+        case (
+            AnswerTimedOut()
+            | trio.TooSlowError()
+            | httpx.TimeoutException()
+            | httpx.ReadError()
+            | httpx.RemoteProtocolError()
+        ):
             return Verdict.BUSY
         case ssl.SSLError():
             return Verdict.BUSY if isinstance(exc, ssl.SSLEOFError) else Verdict.HOPELESS

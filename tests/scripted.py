@@ -39,14 +39,27 @@ async def welcome(connection: HttpConnection, stream: trio.abc.Stream) -> bool:
     return True
 
 
+def is_ping(message: dict[str, Any]) -> bool:
+    return message["type"] == "mcp" and message["data"]["method"] == "ping"
+
+
 class ScriptedServer:
     """`script` answers each message: an object, text that is not JSON, a number for a CLOSE with that code (1006: the
     connection is cut), or None for silence; ``close`` gets a CLOSE. `upgrade` comes before: False where it has answered
-    otherwise.
+    otherwise. A connection's first question, whether there is room, is answered with yes beside all that, if
+    ``welcomes``.
     """
 
-    def __init__(self, script: Script = agreeable, *, action: str = "Action", upgrade: Upgrade = welcome) -> None:
+    def __init__(
+        self,
+        script: Script = agreeable,
+        *,
+        action: str = "Action",
+        upgrade: Upgrade = welcome,
+        welcomes: bool = True,
+    ) -> None:
         self.script = script
+        self.welcomes = welcomes
         self.upgrade = upgrade
         self.knocked: list[float] = []
         self.asked: list[tuple[float, str]] = []
@@ -113,8 +126,14 @@ class ScriptedServer:
             nursery.cancel_scope.cancel()
 
     async def _converse(self, websocket: WebSocketConnection) -> None:
+        greeted = False
         while True:
             message = json.loads(await websocket.get_message())
+            if not greeted and is_ping(message) and self.welcomes:
+                greeted = True  # the question whether there is room: no matter of the script's
+                await websocket.send_message(json.dumps(await agreeable(message)))
+                continue
+            greeted = True
             self.heard.append((trio.current_time(), message["type"]))
             if message["type"] == "close":
                 await websocket.aclose()

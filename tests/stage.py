@@ -180,6 +180,7 @@ async def raise_the_curtain(
             ADDRESS,
             connect_timeout_seconds=connect_timeout_seconds,
             close_timeout_seconds=kept.close_timeout_seconds,
+            answer_timeout_seconds=patience_seconds or connect_timeout_seconds,
             restart_patience_seconds=restart_patience_seconds,
             max_handshakes=max_handshakes,
             taken_names=frozenset(taken),

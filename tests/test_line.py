@@ -415,7 +415,7 @@ async def test_without_patience_a_knock_in_vain_is_told(autojump_clock):
     hand = Hand()
     ticket = hand.line.join(None, patient=False)
     hand.line.enqueue(ticket)
-    hand.line.knock_refused(ConnectionResetError("refused"))
+    hand.line.knock_refused(ConnectionResetError("refused"), None)
     with pytest.raises(ConnectionResetError, match="refused"):
         await hand.line.connection(ticket)
     assert (ticket.stage, ticket.tries, hand.line.waiting, hand.line.held) == (Stage.OUTSIDE, 1, 0, 0)

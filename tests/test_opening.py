@@ -431,9 +431,16 @@ async def test_a_handshake_lost_by_a_living_server_is_dropped_after_two_connect_
 
 
 async def test_a_handshake_answered_late_is_waited_for(autojump_clock):
-    async with raise_the_curtain(counting(1, "slow-handshake:19")) as stage:
+    async def answer_late(connection: HttpConnection, stream: trio.abc.Stream) -> bool:
+        await trio.sleep(19)
+        return True
+
+    environment = ScriptedServer(upgrade=answer_late)
+    async with raise_the_curtain(environment) as stage:
         assert (await stage.client().seed()).status == 200
-        assert (trio.current_time(), stage.episodes["opened"]) == (19, 1)
+        assert (trio.current_time(), environment.knocked) == (19, [0])
+        await trio.sleep(100)
+        assert environment.asked == [(0, "/schema"), (10, "/health")]  # and not asked after it any more
 
 
 async def test_a_frozen_server_is_asked_ever_less_and_given_no_second_handshake(autojump_clock):
@@ -625,3 +632,38 @@ async def test_invalid_arguments_are_told_at_once(autojump_clock):
         assert (answer.status, answer.body["error"], answer.body["detail"]) == (422, "bad_arguments", errors)
         assert (environment.times("reset"), environment.times("close"), trio.current_time()) == ([0], [0], 0)
         assert (await client.verify()).body["mask_sample"] is True
+
+
+# -- who is first when nothing is known yet --------------------------------------------------------------------------
+
+
+async def test_nobody_of_a_burst_before_a_new_server_is_overtaken(autojump_clock):
+    async with raise_the_curtain(EnvironmentServer(Counting, capacity=3), idle_timeout_seconds=10) as stage:
+        opened: list[int] = []
+
+        async def come(number: int) -> None:
+            client = stage.client()
+            assert (await client.seed()).status == 200
+            opened.append(number)
+            await trio.sleep(1)
+            await client.verify()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(come, number)
+                await wait_all_tasks_blocked()
+        assert [sorted(opened[first : first + 3]) for first in range(0, 30, 3)] == [
+            [first, first + 1, first + 2] for first in range(0, 30, 3)
+        ]
+
+
+async def test_a_server_that_says_nothing_on_a_connection_is_busy_and_holds_no_slot_for_ever(autojump_clock):
+    async def script(message: Message) -> Any:
+        return None
+
+    environment = ScriptedServer(script, welcomes=False)
+    async with raise_the_curtain(environment, patience_seconds=37) as stage:
+        refusal = await stage.client().seed()
+        assert (refusal.status, refusal.body["error"], trio.current_time()) == (503, "no_room", 37)
+        await trio.sleep(1)
+        assert environment.closed_at == [(37, 1006)] and stage.opener.line.held == 0

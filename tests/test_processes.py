@@ -39,7 +39,7 @@ from gymserve.gridsim.environment import Environment
 from gymserve.gridsim.faults import Fault
 from gymserve.gridsim.policies import optimal
 from gymserve.gridsim.server import EnvironmentServer
-from gymserve.wire import Observation
+from gymserve.wire import METHOD_NOT_FOUND, Mcp, McpAnswer, Observation, decode_question
 
 SECRET = "a secret of the tests"
 DAY = 3
@@ -475,6 +475,9 @@ class Mute:
     async def _converse(self, stream: trio.abc.Stream) -> None:
         async with trio.open_nursery() as nursery:
             websocket = await (await wrap_server_stream(nursery, stream)).accept()
+            asked_for_room = decode_question(await websocket.get_message())
+            assert isinstance(asked_for_room, Mcp)
+            await websocket.send_message(McpAnswer(asked_for_room.id, error={"code": METHOD_NOT_FOUND}).encode())
             await websocket.get_message()
             await websocket.send_message(Observation({"count": 0}).encode())
             await websocket.get_message()
@@ -524,7 +527,7 @@ async def test_a_call_longer_than_the_grace_is_told_at_its_end() -> None:
         [(answered_at, reply)] = answers
         body = json.loads(reply.body)
         assert (reply.status, body["error"], body["done"]) == (410, "session_closed", True)
-        assert 1.0 <= answered_at - stopped_at <= 1.2
+        assert 1.0 <= answered_at - stopped_at <= 1.5
         assert exited_at - stopped_at <= 1.0 + 0.5 + INTERPRETER_SECONDS
         assert mute.closed_with == [1000]
 

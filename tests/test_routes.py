@@ -8,7 +8,7 @@ import pytest
 import trio
 from counting import Counting
 from http_peer import POST
-from scripted import ScriptedServer, observed, refused
+from scripted import ScriptedServer, agreeable, observed, refused
 from stage import COOKIE, Answer, Client, raise_the_curtain
 from trio_websocket import WebSocketConnection
 
@@ -43,6 +43,7 @@ class Echo(ScriptedServer):
         self.texts: list[str] = []
 
     async def _converse(self, websocket: WebSocketConnection) -> None:
+        await websocket.send_message(json.dumps(await agreeable(json.loads(await websocket.get_message()))))
         while True:
             self.texts.append(await websocket.get_message())
             if self.texts[-1] == '{"type":"close"}':

@@ -389,7 +389,7 @@ async def test_one_lost_session_touches_no_other(autojump_clock):
 
 
 async def test_garbage_is_a_loss(autojump_clock):
-    async with raise_the_curtain(server(1, "garbage:2")) as stage:
+    async with raise_the_curtain(server(1, "garbage:3")) as stage:
         client = stage.client()
         await client.seed()
         assert (await client.step(1)).status == 502

@@ -283,7 +283,7 @@ async def test_a_process_killed_mid_handshake(nursery, flags, stopped, how):
         (socket.gaierror(socket.EAI_NONAME, "unknown"), HOPELESS),
         (ssl.SSLCertVerificationError(1, "self-signed"), HOPELESS),
         (ssl.SSLEOFError(8, "EOF"), BUSY),
-        (AnswerTimedOut("no answer"), HOPELESS),
+        (AnswerTimedOut("no answer"), BUSY),
         (ValueError("a bug of ours"), HOPELESS),
         (OSError("all attempts to connect failed"), HOPELESS),
     ],

@@ -43,6 +43,7 @@ async def _ask(
         headers=headers,
         connect_timeout_seconds=connect_timeout_seconds,
         close_timeout_seconds=_GOODBYE_SECONDS,
+        answer_timeout_seconds=patience_seconds or connect_timeout_seconds,
         restart_patience_seconds=0,
         max_handshakes=1,
         taken_names=frozenset(),

@@ -124,6 +124,7 @@ def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsync
         headers=environment_headers(settings.env_header, settings.env_token),
         connect_timeout_seconds=settings.connect_timeout,
         close_timeout_seconds=settings.close_timeout,
+        answer_timeout_seconds=settings.patience or settings.connect_timeout,
         restart_patience_seconds=settings.restart_patience,
         max_handshakes=settings.max_handshakes,
         taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
