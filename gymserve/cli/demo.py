@@ -34,7 +34,7 @@ _ABANDONED = range(0, 60, 5)  # 12 of them, spread over the run
 _IDLE_TIMEOUT_SECONDS = 2.0
 _CALLS_APART = 2  # the n-th abandoned rollout stops after n times so many calls
 _RECLAIM_SECONDS = 5.0  # beyond its deadline, until an abandoned episode counts as never reclaimed
-_TERMINATED = 143  # as a shell reports SIGTERM
+_SIGNALLED = 128  # plus the signal's number, as a shell reports it
 _SETTLE_SECONDS = 0.1  # for the last slot to be counted as free
 
 
@@ -161,8 +161,8 @@ def run_demo(*, as_json: bool) -> int:
     """Play, print what happened on stdout, progress on stderr; 0 if all is as it should be, else 1."""
     configure_logging("text", least_level=logging.WARNING)
     played = _play_with_a_bar() if sys.stderr.isatty() else trio.run(_play, PlainProgress().advance)
-    if played is None:
-        return _TERMINATED
+    if isinstance(played, int):
+        return played
     report, failures = played
     for failure in failures:
         sys.stderr.write(f"lost: {failure}\n")
@@ -185,21 +185,29 @@ class PlainProgress:
             sys.stderr.write(f"{self._done} of {_ROLLOUTS} rollouts\n")
 
 
-def _play_with_a_bar() -> "Played | None":
+def _play_with_a_bar() -> "Played | int":
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=sys.stderr)) as progress:
         task = progress.add_task("rollouts", total=_ROLLOUTS)
         return trio.run(_play, lambda: progress.advance(task))
 
 
-async def _play(advance: Callable[[], None]) -> "Played | None":
-    """What happened, and the failures' sentences; None where SIGTERM came first."""
+async def _play(advance: Callable[[], None]) -> "Played | int":
+    """What happened, and the failures' sentences; the exit status where SIGINT or SIGTERM came first."""
     settings = ServeSettings(host=_HOST, port=0, idle_timeout=_IDLE_TIMEOUT_SECONDS)
     closings, over = Closings(), trio.Event()
     server = EnvironmentServer(closings.make, capacity=_SLOTS)
-    played = None
+    played: Played | int = 0
+
+    async def stop_at_a_signal() -> None:
+        # In the middle of anything else it would leave a terminal without its cursor, or a traceback on it.
+        nonlocal played
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            played = _SIGNALLED + await anext(signals)
+            nursery.cancel_scope.cancel()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_at_sigterm, nursery.cancel_scope)
+        nursery.start_soon(stop_at_a_signal)
         address = EnvironmentAddress(_HOST, await nursery.start(server.listen, _HOST, 0))
         async with compose_gateway(settings, address) as gateway, trio.open_nursery() as http:
             [url] = await http.start(serve_http, settings, gateway, over.wait)
@@ -210,13 +218,6 @@ async def _play(advance: Callable[[], None]) -> "Played | None":
             over.set()
         nursery.cancel_scope.cancel()
     return played
-
-
-async def _cancel_at_sigterm(scope: trio.CancelScope) -> None:
-    # Killed outright, the process would leave the terminal without its cursor.
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        await anext(signals)
-        scope.cancel()
 
 
 Played = tuple[Report, list[str]]
