@@ -4,10 +4,9 @@ Sessions wait in queues, one for each label, first come, first served; the next 
 holds the fewest. Knocks belong to the line and not to the session that was first when they began: whichever is
 answered serves whoever is next, and a client that hangs up leaves no second knock behind.
 
-``held`` counts the slots that are ours or may become ours: knocks under way, connections whose first answer is
-awaited, episodes, goodbyes. It never exceeds what the server said that it has, except for one probe every 30 s.
-Whoever gives a slot back makes the next knock in the same tick; time matters only after a refusal while others
-share the server.
+``held`` counts the slots that are ours or may become ours: knocks under way, connections in their reset, episodes,
+goodbyes. It never exceeds what the server said that it has, except for one probe every 30 s. Whoever gives a slot back
+makes the next knock in the same tick; time matters only after a refusal while others share the server.
 """
 
 import bisect
@@ -32,7 +31,7 @@ class Stage(enum.Enum):
 
     OUTSIDE = "not in the line"
     WAITING = "in the line"
-    ANSWER = "has a connection, whose first answer may still be a refusal"
+    ANSWER = "has a connection with room behind it, and waits for its reset"
     OPEN = "holds an episode, or says goodbye to it"
 
 
@@ -167,7 +166,7 @@ class Line:
         self._full_said(capacity)
 
     def failed(self, ticket: Ticket) -> None:
-        """The server did not answer the first question."""
+        """The server dropped the connection before the reset was answered."""
         self._move(ticket, Stage.OUTSIDE)
         self._back_off()
         self._knock_for_the_waiting()
