@@ -206,6 +206,19 @@ JsonObject = Annotated[
     AfterValidator(_finite),
     Form("JSON", 'a JSON object such as {"level": 2}'),
 ]
+OptionalJsonObject = Annotated[
+    Annotated[dict[str, JsonValue], AfterValidator(_finite)] | None,
+    BeforeValidator(_parsed),
+    Form("JSON", 'a JSON object such as {"evaluate": true} or {"tool_name": "score", "arguments": {}}'),
+]
+FailureClass = Annotated[
+    Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}$")] | None,
+    Form("NAME", "1 to 100 of A-Z a-z 0-9 _ . : -, beginning with a letter or a digit"),
+]
+FieldName = Annotated[
+    Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)] | None,
+    Form("FIELD", "1 to 100 printable characters"),
+]
 Secrets = Annotated[
     tuple[SecretStr, ...],
     BeforeValidator(_split),
@@ -285,11 +298,27 @@ class ServeSettings(Settings):
     )
     masked_as_error: Annotated[
         Literal["never", "always", "auto"], Form("never|always|auto", "never, always or auto")
-    ] = Field(default="never", description="Answer verify with an HTTP error where the result is masked.")
+    ] = Field(default="auto", description="Answer verify with 503 where the result is masked; auto: verifiers.")
+    failure_class: FailureClass = Field(
+        default=None, description="Failure class of masked results (_ng_failure_class), for NeMo Gym's retries."
+    )
+    verify_action: OptionalJsonObject = Field(
+        default=None,
+        description="Action sent at verify to an episode that is not done: its fields, or a tool call.",
+    )
     on_step_timeout: Annotated[Literal["mask", "score"], Form("mask|score", "mask or score")] = Field(
         default="mask", description="What an episode is worth whose step timed out."
     )
     reset_kwargs: JsonObject = Field(default_factory=dict, description="Arguments of every episode's reset.")
+    derive_seed: Switch = Field(
+        default=False, description="Give a reset without a seed one made from its row, the same for a whole group."
+    )
+    mcp: Annotated[Literal["auto", "always", "never"], Form("auto|always|never", "auto, always or never")] = Field(
+        default="auto", description="Offer a session's tools over MCP at /mcp; auto: where its row lists none."
+    )
+    text_action: FieldName = Field(
+        default=None, description="Field of the action that a gymnasium agent's plain message fills."
+    )
     log_format: LogFormat = Field(default="text", description="How log lines are written.")
     secret: Secrets = Field(
         default=(), description="Signs session cookies; of two, the first signs and both are accepted."

@@ -1,4 +1,6 @@
-"""The servers that interop tests share, each started when it is first asked for; without openenv they are skipped."""
+"""The servers that interop tests share, each started when it is first asked for; without their peer's package the tests
+are left out.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from openenv_processes import Client, Gymserve, OpenEnvServer
+
+# What a test module is about is the beginning of its name, ``test_<package>_...``.
+_PEERS = {"openenv": "openenv==0.10.0", "nemo_gym": "nemo-gym==0.7.0", "verifiers": "verifiers==0.4.0", "mcp": "mcp"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,8 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.interop)
-            if find_spec("openenv") is None:
-                item.add_marker(pytest.mark.skip(reason="needs openenv (pip install openenv==0.10.0)"))
+            peer = next(peer for peer in _PEERS if item.path.name.startswith(f"test_{peer}_"))
+            if find_spec(peer) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {peer} (pip install {_PEERS[peer]})"))
 
 
 def _openenv(app: str, factory: pytest.TempPathFactory, *flags: str, **settings: float) -> OpenEnvServer:
