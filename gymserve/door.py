@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from gymserve.knocking import HandshakeLost, HandshakeUnanswered, Health, shake_
 from gymserve.line import Line, Ticket
 from gymserve.network import Network, NotAnEnvironmentServer
 from gymserve.resets import ResetFailed
-from gymserve.toolbox import McpToolbox, Show, StepToolbox, Toolbox, is_mcp, listed_names
+from gymserve.toolbox import Show, Toolbox, is_mcp, listed_tools, make_toolbox
 from gymserve.verdict import Verdict, is_refused, verdict
 from gymserve.websocket import HandshakeFailed
 
@@ -35,6 +36,16 @@ FAILURES = (
 )
 
 _TROUBLE_SECONDS = 30.0  # for which a failure is held against a server that nobody has tried since
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a server tells of its environment without a reset: its ``/schema`` and, of an MCP environment that lists
+    them, its tools as ``tools/list`` has them.
+    """
+
+    schema: Mapping[str, Any]
+    tools: Sequence[Mapping[str, Any]] | None = None
 
 
 def _jitter() -> float:
@@ -111,6 +122,8 @@ class Door:
             jitter=jitter,
             max_handshakes=max_handshakes,
         )
+        self.lesson: Lesson | None = None
+        self.toolbox: Toolbox | None = None
         self.trouble: Exception | None = None
         self._trouble_at = -math.inf
         self._nursery = nursery
@@ -125,7 +138,6 @@ class Door:
         self._health = Health(lambda: network.is_alive(address, headers))
         self._schema: Mapping[str, Any] | None = None
         self._learning = trio.Lock()
-        self._toolbox: Toolbox | None = None
         self.has_opened = False
         self._refusing_since: float | None = None
         self._refused_at = -math.inf
@@ -270,15 +282,17 @@ class Door:
 
     async def learn_tools(self, episode: Episode) -> Toolbox:
         """From the first episode's own connection, before its reset (``POST /mcp`` would build another environment)."""
-        if self._toolbox is not None:
-            return self._toolbox
-        if is_mcp(await self.learn_schema()):
-            toolbox = McpToolbox(listed_names(await episode.list_tools()), self._taken_names, self._show)
-            if self._toolbox is None and toolbox.renamed:
-                _log.warning(
-                    "tools renamed, their names are routes", env=str(self.address), renamed=dict(toolbox.renamed)
-                )
-            self._toolbox = toolbox
-        else:
-            self._toolbox = StepToolbox(self._show)
-        return self._toolbox
+        if self.toolbox is not None:
+            return self.toolbox
+        schema = await self.learn_schema()
+        return self.know(Lesson(schema, listed_tools(await episode.list_tools()) if is_mcp(schema) else None))
+
+    def know(self, lesson: Lesson) -> Toolbox:
+        """The toolbox that the server's first lesson makes."""
+        if self.toolbox is None:
+            self.lesson = lesson
+            self.toolbox = make_toolbox(lesson.schema, lesson.tools, self._taken_names, self._show)
+            if self.toolbox.renamed:
+                renamed = dict(self.toolbox.renamed)
+                _log.warning("tools renamed, their names are routes", env=str(self.address), renamed=renamed)
+        return self.toolbox

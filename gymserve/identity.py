@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from itsdangerous import BadSignature, Signer
 
+#: The request header in which NeMo Gym's MCP clients name their session.
+TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
+
 _SHORT_DIGITS = 12
 
 
@@ -23,22 +26,15 @@ def short(session_id: str) -> str:
     return session_id[:_SHORT_DIGITS]
 
 
-class SessionCookie:
-    """The signed cookie that names a session.
-
-    Its name differs between instances of different ``name``, since a NeMo Gym agent sends every server's cookies to
-    all of them. Its value is ``<id>.<signature>`` in ``[A-Za-z0-9._-]`` only: aiohttp quotes anything else on its
-    way back.
+class _SignedId:
+    """A session's id as ``<id>.<signature>``, which only who knows the secret can make. What is signed for one ``salt``
+    is not accepted for another.
     """
 
-    def __init__(self, name: str, secret_keys: Sequence[str]) -> None:
-        """:param secret_keys: the first signs; all are accepted, so that a secret can be changed without losing
-        sessions.
-        """
-        self.name = f"gymserve_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    def __init__(self, secret_keys: Sequence[str], *, salt: str) -> None:
         self._signer = Signer(
             list(reversed(secret_keys)),  # itsdangerous signs with the last
-            salt="gymserve.session",
+            salt=salt,
             digest_method=hashlib.sha256,
         )
 
@@ -54,6 +50,29 @@ class SessionCookie:
         except (BadSignature, UnicodeError):
             return None
 
+
+class SessionCookie(_SignedId):
+    """The signed cookie that names a session.
+
+    Its name differs between instances of different ``name``, since a NeMo Gym agent sends every server's cookies to
+    all of them. Its value is in ``[A-Za-z0-9._-]`` only: aiohttp quotes anything else on its way back.
+    """
+
+    def __init__(self, name: str, secret_keys: Sequence[str]) -> None:
+        """:param secret_keys: as `SessionToken`'s."""
+        super().__init__(secret_keys, salt="gymserve.session")
+        self.name = f"gymserve_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
     def header(self, session_id: str) -> str:
         """The ``Set-Cookie`` header. No Secure, Domain or Max-Age: aiohttp drops such a cookie on plain HTTP."""
         return f"{self.name}={self.value(session_id)}; Path=/; HttpOnly; SameSite=Lax"
+
+
+class SessionToken(_SignedId):
+    """The signed value of `TOKEN_HEADER` that names a session to MCP, whose clients keep no cookies."""
+
+    def __init__(self, secret_keys: Sequence[str]) -> None:
+        """:param secret_keys: the first signs; all are accepted, so that a secret can be changed without losing
+        sessions.
+        """
+        super().__init__(secret_keys, salt="gymserve.mcp")

@@ -1,7 +1,7 @@
 """Getting an episode with patience: a busy environment server is waited out, a hopeless one fails at once."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
-from gymserve.door import FAILURES, Door
+from gymserve.door import FAILURES, Door, Lesson
 from gymserve.episode import Episode, Refused
-from gymserve.errors import BadArguments, EnvironmentFailed, NoRoom
+from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRoom
 from gymserve.handovers import HandOvers
 from gymserve.line import Line, MustWait, Ticket
 from gymserve.resets import ResetFailed, ResetRules
@@ -76,16 +76,6 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What a server tells of its environment without a reset: its ``/schema`` and, of an MCP environment that lists
-    them, its tools as ``tools/list`` has them.
-    """
-
-    schema: Mapping[str, Any]
-    tools: Sequence[Mapping[str, Any]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether a seed now would get a slot without waiting; seconds are None where nothing is known."""
 
@@ -118,6 +108,7 @@ class Opener:
         self._hopeless_at: deque[float] = deque(maxlen=_HOPELESS_AT_ONCE + 1)
         self._hand_overs = HandOvers()
         self._warned_at: float | None = None
+        self._learning = trio.Lock()
 
     @property
     def address(self) -> EnvironmentAddress:
@@ -164,29 +155,24 @@ class Opener:
         self.line.leave(ticket)
         raise self._no_room(progress)
 
-    async def learn(self, nursery: trio.Nursery, progress: Progress) -> Lesson:
-        """What there is to know of the environment's tools; nothing is reset.
+    async def learn(self) -> Lesson:
+        """What there is to know of the environment's tools; nothing is reset. One asks, the others wait for the answer.
 
-        A slot is taken, with the patience of `open`, only of an MCP environment, and given back with a goodbye. The
-        connection's reader runs in ``nursery``.
+        A slot is taken, with the patience of `open`, only of an MCP environment that nobody has asked yet, and given
+        back with a goodbye.
 
         :raises NoRoom: as `open`. :raises EnvironmentFailed: waiting would not help.
         """
-        ticket = self._join(None, progress)
-        listed = None
-        try:
-            with trio.move_on_after(self._budget_seconds):
-                schema = await self._schema(progress)
-                if not is_mcp(schema):
-                    return Lesson(schema)
-                listed = await self._list_tools(nursery, ticket, progress)
-            if listed is None:
-                raise self._no_room(progress)
-            episode, answer = listed
-            await self._give_back(episode)
-            return Lesson(schema, listed_tools(answer))
-        finally:
-            self.line.leave(ticket)
+        learned: Lesson | GymserveError
+        async with trio.open_nursery() as nursery:
+            try:
+                learned = await self._learn(nursery)
+            except GymserveError as error:  # raised outside, so that the nursery does not wrap it
+                learned = error
+            nursery.cancel_scope.cancel()
+        if isinstance(learned, GymserveError):
+            raise learned
+        return learned
 
     def _join(self, label: str | None, progress: Progress) -> Ticket:
         def on_wait() -> None:
@@ -299,6 +285,33 @@ class Opener:
                 if verdict(exc) is Verdict.HOPELESS:
                     raise self._hopeless(exc) from exc
             await trio.sleep(_SCHEMA_RETRY_SECONDS)
+
+    async def _learn(self, nursery: trio.Nursery) -> Lesson:
+        progress, asked = Progress(), None
+        ticket = self._join(None, progress)
+        try:
+            with trio.move_on_after(self._budget_seconds):
+                async with self._learning:
+                    asked = await self._ask_for_tools(nursery, ticket, progress)
+            if self.door.lesson is None:
+                raise self._no_room(progress)
+            if asked is not None:
+                await self._give_back(asked)
+            return self.door.lesson
+        finally:
+            self.line.leave(ticket)
+
+    async def _ask_for_tools(self, nursery: trio.Nursery, ticket: Ticket, progress: Progress) -> Episode | None:
+        """Have the door know them; the connection that was needed for it, if any was."""
+        if self.door.lesson is not None:
+            return None
+        schema = await self._schema(progress)
+        if not is_mcp(schema):
+            self.door.know(Lesson(schema))
+            return None
+        episode, answer = await self._list_tools(nursery, ticket, progress)
+        self.door.know(Lesson(schema, listed_tools(answer)))
+        return episode
 
     async def _list_tools(
         self, nursery: trio.Nursery, ticket: Ticket, progress: Progress

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from gymserve.toolbox import ROUTE_NAMES, McpToolbox, with_reward
+from gymserve.toolbox import Function, McpToolbox, taken_names, with_reward
 
 ACCEPTED_SEEDS = "whole numbers and ranges such as 5 or 0..9,20..29 (both ends included)"
 
@@ -16,12 +16,6 @@ LARGEST_SEED = 2**32 - 1
 """Environments seed NumPy, whose ``RandomState`` takes 32 bits; OpenEnv's ``reset`` takes nothing below 0."""
 
 _SEEDS = re.compile(r"([0-9]{1,10})(?:\.\.([0-9]{1,10}))?")
-_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
-_STEP_DESCRIPTION = "Act in the environment, and see what comes of it."
-_OBSERVATION_DESCRIPTION = (
-    "Look at the environment's latest observation again; before the first action it is the one that the episode "
-    "begins with. Takes no arguments and changes nothing."
-)
 
 # str.splitlines breaks at these, and JSON does not make writers escape them (RFC 8259 section 7).
 _LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
@@ -98,46 +92,15 @@ def mcp_tools(listed: Iterable[Mapping[str, Any]], observation_tool: str | None)
 
     :param observation_tool: the name that gymserve serves the latest observation by, which no tool can have.
     """
-    tools: dict[str, Mapping[str, Any]] = {}
-    for tool in listed:
-        tools.setdefault(tool["name"], tool)
-    taken = ROUTE_NAMES | ({observation_tool} if observation_tool else set())
-    renamed = McpToolbox(tools, taken, with_reward).renamed
-    return [
-        _function(renamed.get(name, name), tool.get("description"), tool.get("inputSchema", tool.get("input_schema")))
-        for name, tool in tools.items()
-    ]
+    return [as_tool(function) for function in McpToolbox(listed, taken_names(observation_tool), with_reward).functions]
 
 
-def step_tool(action_schema: Mapping[str, Any]) -> Tool:
-    """The tool ``step`` of an environment with one action; its arguments are the action without OpenEnv's ``metadata``.
-
-    :param action_schema: the ``action`` of the server's ``/schema``.
-    """
-    parameters = {key: value for key, value in action_schema.items() if key != "description"}
-    if isinstance(parameters.get("properties"), dict) and "metadata" not in _required(parameters):
-        fields = parameters["properties"].items()
-        parameters["properties"] = {name: field for name, field in fields if name != "metadata"}
-    return _function("step", action_schema.get("description") or _STEP_DESCRIPTION, parameters)
-
-
-def observation_tool(name: str) -> Tool:
-    """The tool that answers the latest observation, as no client hands on the one that the seed's answer would hold."""
-    return _function(name, _OBSERVATION_DESCRIPTION, _NO_ARGUMENTS)
-
-
-def _required(schema: Mapping[str, Any]) -> Sequence[Any]:
-    required = schema.get("required")
-    return required if isinstance(required, list) else ()
-
-
-def _function(name: str, description: Any, parameters: Any) -> Tool:
-    # The Responses API refuses parameters that are not an object's schema with properties, be it with none.
-    given = parameters if isinstance(parameters, dict) else {}
+def as_tool(function: Function) -> Tool:
+    """``function`` as the Responses API has it."""
     return {
         "type": "function",
-        "name": name,
-        "description": description.strip() if isinstance(description, str) else "",
-        "parameters": {**_NO_ARGUMENTS, **given, "type": "object"},
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.parameters,
         "strict": False,
     }

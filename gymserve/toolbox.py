@@ -1,9 +1,10 @@
-"""The tools of one kind of environment: their names over HTTP, the step that calls each, the answer made of an
-observation.
+"""The tools of one kind of environment: their names over HTTP, what a model is told of them, the step that calls each,
+the answer made of an observation.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,18 @@ ROUTE_NAMES = frozenset(
 
 _MCP_ACTION = "CallToolAction"
 
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_STEP_DESCRIPTION = "Act in the environment, and see what comes of it."
+_OBSERVATION_DESCRIPTION = (
+    "Look at the environment's latest observation again; before the first action it is the one that the episode "
+    "begins with. Takes no arguments and changes nothing."
+)
+
+
+def taken_names(observation_tool: str | None) -> frozenset[str]:
+    """Names that no tool of an environment can have. ``observation_tool``: the name of that tool, if there is one."""
+    return ROUTE_NAMES | ({observation_tool} if observation_tool else set())
+
 
 def is_mcp(schema: Mapping[str, Any]) -> bool:
     """Whether the server's ``/schema`` is that of an MCP environment (OpenEnv's ``CallToolAction``)."""
@@ -36,13 +49,24 @@ def is_mcp(schema: Mapping[str, Any]) -> bool:
     return isinstance(action, dict) and action.get("title") == _MCP_ACTION
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What a model is told of a tool. ``parameters`` is the JSON schema of its arguments, which are an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
 class StepToolbox:
     """An environment with one action: the tool ``step``, whose arguments are the action."""
 
     names = ("step",)
 
-    def __init__(self, show: "Show") -> None:
+    def __init__(self, action_schema: Mapping[str, Any], show: "Show") -> None:
+        """:param action_schema: the ``action`` of the server's ``/schema``."""
         self._show = show
+        self.functions: Sequence[Function] = (step_function(action_schema),)
         self.renamed: Mapping[str, str] = {}
 
     def tool(self, name: str) -> "MakeStep":
@@ -55,14 +79,29 @@ class StepToolbox:
         """The observation's fields with ``done`` and, unless it is hidden, ``reward`` beside them."""
         return self._show(observation)
 
+    def error(self, observation: wire.Observation) -> Any:
+        """None: what an environment with one action answers is no failure."""
+
+    def is_failure(self, answer: Mapping[str, Any]) -> bool:
+        """Whether ``answer``, which `render` made, tells that a tool failed: never here."""
+        return False
+
 
 class McpToolbox:
-    """An MCP environment. ``names`` is None where the server could not list its tools: then any name is tried."""
+    """An MCP environment. ``names`` is None where the server could not list its tools: then any name is tried, and
+    ``functions`` is empty.
+    """
 
-    def __init__(self, tools: Iterable[str] | None, taken: frozenset[str], show: "Show") -> None:
+    def __init__(self, listed: Iterable[Mapping[str, Any]] | None, taken: frozenset[str], show: "Show") -> None:
+        """:param listed: the tools as ``tools/list`` has them; of two with one name the first counts."""
         self._show = show
-        self._tools = None if tools is None else _free_names(tools, taken)
-        self.renamed = {} if self._tools is None else {tool: name for name, tool in self._tools.items() if name != tool}
+        tools: dict[str, Mapping[str, Any]] = {}
+        for tool in listed or ():
+            tools.setdefault(tool["name"], tool)
+        self._tools = None if listed is None else _free_names(tools, taken)
+        served = self._tools or {}
+        self.renamed = {tool: name for name, tool in served.items() if name != tool}
+        self.functions: Sequence[Function] = tuple(_listed_function(name, tools[tool]) for name, tool in served.items())
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -92,6 +131,23 @@ class McpToolbox:
             return {"result": None, "error": {"error_type": "execution_error", "message": _joined_text(result)}}
         return {"result": _value(result), "error": None}
 
+    def error(self, observation: wire.Observation) -> Any:
+        """What the tool that was called failed with; None where it did not."""
+        return self.render(observation)["error"]
+
+    def is_failure(self, answer: Mapping[str, Any]) -> bool:
+        """Whether ``answer``, which `render` made, tells that a tool failed."""
+        return answer["error"] is not None
+
+
+def make_toolbox(
+    schema: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] | None, taken: frozenset[str], show: "Show"
+) -> "Toolbox":
+    """The toolbox of a server whose ``/schema`` is ``schema``; ``listed`` counts only where that is an MCP
+    environment's.
+    """
+    return McpToolbox(listed, taken, show) if is_mcp(schema) else StepToolbox(schema["action"], show)
+
 
 Toolbox = StepToolbox | McpToolbox
 Show = Callable[[wire.Observation], dict[str, Any]]
@@ -117,12 +173,6 @@ def listed_tools(answer: wire.McpAnswer | wire.Refusal) -> list[Mapping[str, Any
     if not isinstance(tools, list):
         return None
     return [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
-
-
-def listed_names(answer: wire.McpAnswer | wire.Refusal) -> list[str] | None:
-    """The names of `listed_tools`."""
-    tools = listed_tools(answer)
-    return None if tools is None else [tool["name"] for tool in tools]
 
 
 def _free_names(tools: Iterable[str], taken: frozenset[str]) -> dict[str, str]:
@@ -156,3 +206,39 @@ def _text(part: Any) -> str:
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
     return json.dumps(part)
+
+
+# -- what a model is told --------------------------------------------------------------------------------------------
+
+
+def step_function(action_schema: Mapping[str, Any]) -> Function:
+    """The tool ``step`` of an environment with one action; its arguments are the action without OpenEnv's ``metadata``.
+
+    :param action_schema: the ``action`` of the server's ``/schema``.
+    """
+    parameters = {key: value for key, value in action_schema.items() if key != "description"}
+    if isinstance(parameters.get("properties"), dict) and "metadata" not in _required(parameters):
+        fields = parameters["properties"].items()
+        parameters["properties"] = {name: field for name, field in fields if name != "metadata"}
+    return _function("step", action_schema.get("description") or _STEP_DESCRIPTION, parameters)
+
+
+def observation_function(name: str) -> Function:
+    """The tool that answers the latest observation, as no client hands on the one that the seed's answer would hold."""
+    return Function(name, _OBSERVATION_DESCRIPTION, _NO_ARGUMENTS)
+
+
+def _listed_function(name: str, tool: Mapping[str, Any]) -> Function:
+    return _function(name, tool.get("description"), tool.get("inputSchema", tool.get("input_schema")))
+
+
+def _required(schema: Mapping[str, Any]) -> Sequence[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else ()
+
+
+def _function(name: str, description: Any, parameters: Any) -> Function:
+    # Clients and the Responses API refuse parameters that are not an object's schema with properties, be it with none.
+    given = parameters if isinstance(parameters, dict) else {}
+    told = description.strip() if isinstance(description, str) else ""
+    return Function(name, told, {**_NO_ARGUMENTS, **given, "type": "object"})

@@ -3,13 +3,13 @@
 import trio
 
 from gymserve.address import EnvironmentAddress
-from gymserve.door import open_door
+from gymserve.door import Lesson, open_door
 from gymserve.errors import EnvironmentFailed, GymserveError
 from gymserve.network import TcpNetwork
-from gymserve.opening import Lesson, Opener, Progress
+from gymserve.opening import Opener
 from gymserve.resets import ResetRules
-from gymserve.rows import Tool, mcp_tools, observation_tool, step_tool
-from gymserve.toolbox import is_mcp, with_reward
+from gymserve.rows import Tool, as_tool
+from gymserve.toolbox import make_toolbox, observation_function, taken_names, with_reward
 
 _GOODBYE_SECONDS = 5.0
 
@@ -57,7 +57,7 @@ async def _ask(
             resets=ResetRules(),
         )
         try:
-            learned = await learn(opener)
+            learned = await opener.learn()
         except GymserveError as error:  # raised outside, so that the door's nursery does not wrap it
             learned = error
     if isinstance(learned, GymserveError):
@@ -65,26 +65,12 @@ async def _ask(
     return learned
 
 
-async def learn(opener: Opener) -> Lesson:
-    """The opener's lesson. :raises GymserveError: as `Opener.learn`."""
-    async with trio.open_nursery() as nursery:
-        try:
-            learned: Lesson | GymserveError = await opener.learn(nursery, Progress())
-        except GymserveError as error:  # raised outside, so that the nursery does not wrap it
-            learned = error
-        nursery.cancel_scope.cancel()
-    if isinstance(learned, GymserveError):
-        raise learned
-    return learned
-
-
 def served_tools(lesson: Lesson, observation_name: str | None) -> list[Tool]:
     """The tools that gymserve serves of an environment. :raises EnvironmentFailed: it does not list them."""
-    looking = [observation_tool(observation_name)] if observation_name else []
-    if not is_mcp(lesson.schema):
-        return [step_tool(lesson.schema["action"]), *looking]
-    if lesson.tools is None:
+    toolbox = make_toolbox(lesson.schema, lesson.tools, taken_names(observation_name), with_reward)
+    if toolbox.names is None:
         raise EnvironmentFailed(
             "the environment server does not list its tools over its WebSocket; OpenEnv servers do from 0.2.1 on"
         )
-    return [*mcp_tools(lesson.tools, observation_name), *looking]
+    looking = [observation_function(observation_name)] if observation_name else []
+    return [as_tool(function) for function in (*toolbox.functions, *looking)]
