@@ -36,10 +36,14 @@ class Reply(Generic[T]):
     async def wait(self) -> T:
         """The answer. :raises Exception: what `fail` was given. Cancelled, the reply is `abandoned`."""
         try:
-            await self._came.wait()
+            return await self.outcome()
         except trio.Cancelled:
             self.abandoned = True
             raise
+
+    async def outcome(self) -> T:
+        """The answer, for one of several who want it: the others go on waiting. :raises Exception: as `wait`."""
+        await self._came.wait()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # None is a T where answer(None) was right

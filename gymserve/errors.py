@@ -60,6 +60,13 @@ class EpisodeOver(GymserveError):
         super().__init__(EPISODE_IS_OVER)
 
 
+class SeedConflict(GymserveError):
+    """The name that a client gave its session cannot be seeded so."""
+
+    status = 409
+    kind = "seed_conflict"
+
+
 class SessionGone(GymserveError):
     """The session has ended; a tombstone remembers why."""
 

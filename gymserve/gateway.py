@@ -10,10 +10,12 @@ import structlog
 import trio
 
 from gymserve.errors import NoSession, ShuttingDown
+from gymserve.identity import new_session_id
+from gymserve.memory import Memory
+from gymserve.names import Names
 from gymserve.opening import Opener, Readiness
-from gymserve.score import Ending, Tombstone, Verification, masked, verification
+from gymserve.score import Ending, Score, Tombstone, Verification, masked, verification
 from gymserve.session import Session, State, Terms, gone
-from gymserve.tombstones import Tombstones
 from gymserve.traffic import Traffic
 
 _log = structlog.get_logger()
@@ -22,13 +24,17 @@ _LAST_SECONDS = 2.0  # for the goodbyes of a gateway that closes: a little more 
 
 
 @asynccontextmanager
-async def open_gateway(opener: Opener, terms: Terms, *, tombstone_seconds: float) -> AsyncIterator["Gateway"]:
+async def open_gateway(
+    opener: Opener, terms: Terms, *, tombstone_seconds: float, failure_class: str | None = None
+) -> AsyncIterator["Gateway"]:
     """A gateway whose sessions live in a nursery of its own; leaving ends them, each with a goodbye.
 
     It is opened around the HTTP server and never inside a framework's lifespan, whose teardown breaks Trio's nesting.
+
+    :param failure_class: as `score.masked` has it.
     """
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(nursery, opener, terms, tombstone_seconds=tombstone_seconds)
+        gateway = Gateway(nursery, opener, terms, tombstone_seconds=tombstone_seconds, failure_class=failure_class)
         try:
             yield gateway
         finally:
@@ -39,15 +45,25 @@ async def open_gateway(opener: Opener, terms: Terms, *, tombstone_seconds: float
 class Gateway:
     """All sessions of this process."""
 
-    def __init__(self, nursery: trio.Nursery, opener: Opener, terms: Terms, *, tombstone_seconds: float) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        opener: Opener,
+        terms: Terms,
+        *,
+        tombstone_seconds: float,
+        failure_class: str | None,
+    ) -> None:
         self._nursery = nursery
         self._opener = opener
         self._terms = terms
+        self._failure_class = failure_class
         self._sessions: dict[str, Session] = {}
-        self._tombstones = Tombstones(kept_seconds=tombstone_seconds)
+        self._tombstones: Memory[Tombstone] = Memory(kept_seconds=tombstone_seconds)
+        self._names = Names(kept_seconds=tombstone_seconds)
         self._traffic = Traffic()
         self._stopping = False
-        self._told_of_no_reward = False
+        self._told: set[str] = set()
         # A task inherits the context it is started from; a request's would keep the request and its app alive as
         # long as the session.
         self._clean_context = contextvars.copy_context()
@@ -60,6 +76,39 @@ class Gateway:
         :raises ShuttingDown: no new sessions are taken.
         :raises GymserveError: as `Opener.open`.
         """
+        session = self._begin(session_id, label, reset_kwargs)
+        try:
+            await session.opened()
+        except trio.Cancelled:
+            session.end(Ending.CLOSED, "the client hung up before its seed was answered")
+            raise
+        return session
+
+    async def seed_by_name(
+        self, name: str, payload: Mapping[str, Any], label: str | None, reset_kwargs: Mapping[str, Any]
+    ) -> str:
+        """The id of the session that its client calls ``name``, open. Equal seeds share it; cancelled, it goes on
+        opening: who has the name can seed or close it again.
+
+        :param payload: what the client sent with the name; with another one the name is taken.
+        :raises SeedConflict: the name was closed, or has another payload.
+        :raises SessionGone: its session has ended. :raises GymserveError: as `seed`.
+        """
+        session_id = self._names.find(name, payload)
+        if session_id is None:
+            session_id = new_session_id()
+            session = self._begin(session_id, label, reset_kwargs)
+            self._names.put(name, session_id, payload)
+        else:
+            session = self.find(session_id)
+        await session.opened()
+        return session_id
+
+    def close_by_name(self, name: str) -> None:
+        """End the session of that name, if there is one; from now on it cannot be seeded."""
+        self.close(self._names.close(name), "the client closed it")
+
+    def _begin(self, session_id: str, label: str | None, reset_kwargs: Mapping[str, Any]) -> Session:
         if self._stopping:
             raise ShuttingDown
         session = Session(
@@ -67,7 +116,6 @@ class Gateway:
         )
         self._sessions[session_id] = session
         self._clean_context.run(self._nursery.start_soon, self._run, session)
-        await session.opened()
         return session
 
     async def _run(self, session: Session) -> None:
@@ -80,9 +128,20 @@ class Gateway:
         stone = session.tombstone
         assert stone is not None
         self._tombstones.put(session.id, stone)
-        if stone.scored and stone.score.no_reward and not self._told_of_no_reward:
-            self._told_of_no_reward = True
-            _log.warning("an episode gave no reward at all: it scores 0.0 (said once)", env=str(self._opener.address))
+        self._names.end(session.id, may_be_seeded_again=stone.ending is Ending.NEVER_OPENED)
+        if stone.scored:
+            self._warn_once(stone.score)
+
+    def _warn_once(self, score: Score) -> None:
+        if score.no_reward:
+            self._tell_once("an episode gave no reward at all: it scores 0.0 (said once)")
+        if not score.components_add_up:
+            self._tell_once("reward_components do not add up to the reward: they are left out (said once)")
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            _log.warning(sentence, env=str(self._opener.address))
 
     def find(self, session_id: str | None) -> Session:
         """The live session of that id, its idle clock started again.
@@ -103,9 +162,12 @@ class Gateway:
         stone = await self._stone(session_id) if session_id is not None else None
         if stone is None:
             return masked(
-                row, "session_lost", "gymserve does not know this session: it was never seeded, or was forgotten"
+                row,
+                "session_lost",
+                "gymserve does not know this session: it was never seeded, or was forgotten",
+                failure_class=self._failure_class,
             )
-        return verification(row, stone)
+        return verification(row, stone, failure_class=self._failure_class)
 
     async def _stone(self, session_id: str) -> Tombstone | None:
         session = self._sessions.get(session_id)
@@ -113,11 +175,13 @@ class Gateway:
             return self._tombstones.get(session_id)
         return await session.verify()
 
-    def close(self, session_id: str | None, reason: str) -> None:
-        """End the session of that id at once, if there is one."""
+    def close(self, session_id: str | None, reason: str) -> bool:
+        """End the session of that id at once; False if there is none that has not ended."""
         session = self._sessions.get(session_id) if session_id is not None else None
-        if session is not None:
-            session.end(Ending.CLOSED, reason)
+        if session is None or session.tombstone is not None:
+            return False
+        session.end(Ending.CLOSED, reason)
+        return True
 
     # -- stopping --------------------------------------------------------------------------------------------------
 

@@ -1,38 +1,40 @@
-"""What is remembered of ended sessions, for a while."""
+"""What is remembered for a while."""
 
 from collections import OrderedDict
+from typing import Generic, TypeVar
 
 import trio
 
-from gymserve.score import Tombstone
+T = TypeVar("T")
 
 
-class Tombstones:
-    """Ended sessions by id. The oldest are forgotten: each after its time, and any beyond the greatest number."""
+class Memory(Generic[T]):
+    """Values by key. The oldest are forgotten: each after its time, and any beyond the greatest number."""
 
     def __init__(self, *, kept_seconds: float, most: int = 100_000) -> None:
         self._kept_seconds = kept_seconds
         self._most = most
-        self._stones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, T]] = OrderedDict()
 
     def __len__(self) -> int:
         self._forget()
-        return len(self._stones)
+        return len(self._kept)
 
-    def put(self, session_id: str, stone: Tombstone) -> None:
-        self._stones[session_id] = (trio.current_time() + self._kept_seconds, stone)
+    def put(self, key: str, value: T) -> None:
+        self._kept.pop(key, None)  # the order is that of the times
+        self._kept[key] = (trio.current_time() + self._kept_seconds, value)
         self._forget()
 
-    def get(self, session_id: str) -> Tombstone | None:
+    def get(self, key: str) -> T | None:
         self._forget()
-        kept = self._stones.get(session_id)
+        kept = self._kept.get(key)
         return kept[1] if kept is not None else None
 
     def _forget(self) -> None:
         """All are kept for the same time, so those to forget stand first."""
         now = trio.current_time()
-        while self._stones:
-            forgotten_at, _ = next(iter(self._stones.values()))
-            if now < forgotten_at and len(self._stones) <= self._most:
+        while self._kept:
+            forgotten_at, _ = next(iter(self._kept.values()))
+            if now < forgotten_at and len(self._kept) <= self._most:
                 return
-            self._stones.popitem(last=False)
+            self._kept.popitem(last=False)

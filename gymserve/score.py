@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_NO_COMPONENTS: Mapping[str, float] = {}
+
 
 class RewardRule(enum.StrEnum):
     """How an episode's reward comes from the rewards of its observations."""
@@ -30,6 +32,7 @@ class Ending(enum.Enum):
     ACTION_ENDED = "ended by an action"
     SHUTDOWN = "shutdown"
     NEVER_OPENED = "never opened"
+    UNSCORED = "the verify action failed"
 
 
 #: What a trainer reads. The plain kinds are NeMo Gym's vocabulary (``nemo_gym/failure_kinds.py``); our own carry our
@@ -42,6 +45,7 @@ _MASKED_KINDS = {
     Ending.TIMED_OUT: "session_lost",
     Ending.SHUTDOWN: "shutdown",
     Ending.NEVER_OPENED: "provider_unavailable",
+    Ending.UNSCORED: "verifier_error",
 }
 _SCORED_KINDS = {
     Ending.ACTION_ENDED: "gymserve:action_ended_episode",
@@ -49,7 +53,9 @@ _SCORED_KINDS = {
 }
 
 
-_VERDICTS = frozenset({"mask_sample", "failure_kind", "failure_reason", "no_reward"})
+_VERDICTS = frozenset(
+    {"mask_sample", "failure_kind", "failure_reason", "no_reward", "reward_components", "_ng_failure_class"}
+)
 
 
 def counts(reward: Any) -> bool:
@@ -60,31 +66,51 @@ def counts(reward: Any) -> bool:
         return False
 
 
+def reward_components(fields: Mapping[str, Any]) -> Mapping[str, float]:
+    """The parts of an observation's reward, by name, where its metadata has ``reward_components``."""
+    metadata = fields.get("metadata")
+    components = metadata.get("reward_components") if isinstance(metadata, dict) else None
+    if not isinstance(components, dict):
+        return {}
+    return {name: float(part) for name, part in components.items() if counts(part)}
+
+
 class Rewards:
-    """The rewards of one episode under a rule."""
+    """The rewards of one episode under a rule, and the parts they are made of, where the environment names some."""
 
     def __init__(self, rule: RewardRule) -> None:
         self._rule = rule
         self._value: float | None = None
+        self._components: Mapping[str, float] = {}
 
-    def add(self, reward: Any) -> None:
+    def add(self, reward: Any, components: Mapping[str, float] = _NO_COMPONENTS) -> None:
         if not counts(reward):
             return
         new = float(reward)
         if self._value is None or self._rule is RewardRule.LAST:
-            self._value = new
-        elif self._rule is RewardRule.MAX:
-            self._value = max(self._value, new)
-        else:
+            self._value, self._components = new, components
+        elif self._rule is RewardRule.SUM:
             self._value = _finite(self._value + new)
+            self._components = _summed(self._components, components)
+        elif new > self._value:
+            self._value, self._components = new, components
 
     @property
     def value(self) -> float:
         return 0.0 if self._value is None else self._value
 
     @property
+    def components(self) -> Mapping[str, float]:
+        """What `value` is made of; empty where the environment names no parts."""
+        return self._components
+
+    @property
     def none_counted(self) -> bool:
         return self._value is None
+
+
+def _summed(before: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: _finite(before.get(name, 0.0) + more.get(name, 0.0)) for name in {**before, **more}}
 
 
 def _finite(value: float) -> float:
@@ -111,7 +137,15 @@ class Score:
     no_reward: bool = True
     steps: int = 0
     done: bool = False
+    components: Mapping[str, float] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
+
+    @property
+    def components_add_up(self) -> bool:
+        """NeMo RL ends a run whose ``reward_components`` do not (``nemo_rl/environments/nemo_gym.py``)."""
+        return not self.components or math.isclose(
+            math.fsum(self.components.values()), self.reward, rel_tol=1e-5, abs_tol=1e-6
+        )
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -147,15 +181,20 @@ class Verification:
     masked: bool
 
 
-def verification(row: Mapping[str, Any], stone: Tombstone) -> Verification:
+def verification(row: Mapping[str, Any], stone: Tombstone, *, failure_class: str | None = None) -> Verification:
     """The result of an ended session: its score, or a mask where it ended before ``done`` through no act of the
     policy.
+
+    The parts of a reward stand in ``reward_components``, which trainers with several rewards read, and beside it, as
+    metrics are made of top-level numbers only.
     """
     if not stone.scored:
-        return masked(row, _MASKED_KINDS[stone.ending], stone.reason, stone.score)
+        return masked(row, _MASKED_KINDS[stone.ending], stone.reason, stone.score, failure_class=failure_class)
     body = {**_without_verdicts(row), **stone.score.fields()}
     if stone.score.no_reward:
         body["no_reward"] = True
+    if stone.score.components and stone.score.components_add_up:
+        body = {**stone.score.components, **body, "reward_components": dict(stone.score.components)}
     if stone.ending in _SCORED_KINDS and not stone.score.done:
         body["failure_kind"] = _SCORED_KINDS[stone.ending]
         body["failure_reason"] = stone.reason
@@ -171,19 +210,35 @@ def _without_verdicts(row: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def masked(row: Mapping[str, Any], failure_kind: str, reason: str, score: Score | None = None) -> Verification:
+def masked(
+    row: Mapping[str, Any],
+    failure_kind: str,
+    reason: str,
+    score: Score | None = None,
+    *,
+    failure_class: str | None = None,
+) -> Verification:
     """A result that says nothing about the policy.
 
-    NeMo RL reads ``instance_config.mask_sample``, later ``mask_sample`` (NVIDIA-NeMo/RL#3201): both are set.
+    NeMo RL reads ``instance_config.mask_sample``, later ``mask_sample`` (NVIDIA-NeMo/RL#3201): both are set. The
+    parts of a reward are all 0, as their names must be the same in every result.
+
+    :param failure_class: NeMo Gym's collector keeps a result that has one out of its metrics and tries the row again
+        (``_ng_failure_class``).
     """
+    score = score or Score()
     config = row.get("instance_config")
     body = {
         **_without_verdicts(row),
-        **(score or Score()).fields(),
+        **score.fields(),
         "reward": 0.0,
         "mask_sample": True,
         "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
         "failure_kind": failure_kind,
         "failure_reason": reason,
     }
+    if score.components:
+        body["reward_components"] = dict.fromkeys(score.components, 0.0)
+    if failure_class is not None:
+        body["_ng_failure_class"] = failure_class
     return Verification(body, masked=True)

@@ -41,7 +41,7 @@ from gymserve.errors import (
 )
 from gymserve.identity import short
 from gymserve.opening import Opened, Opener, Progress
-from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone
+from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone, reward_components
 from gymserve.toolbox import Toolbox
 from gymserve.traffic import Traffic
 
@@ -53,7 +53,11 @@ _SHUT_DOWN = "gymserve shut down"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every session of a gateway is held to. Seconds; infinite where a thing is off."""
+    """What every session of a gateway is held to. Seconds; infinite where a thing is off.
+
+    ``verify_action`` is sent once, at verify, to an episode that is not done: the score of some environments exists
+    only on request.
+    """
 
     idle_timeout_seconds: float = 600.0
     lifetime_seconds: float = math.inf
@@ -62,6 +66,7 @@ class Terms:
     keepalive_seconds: float = 30.0
     reward_rule: RewardRule = RewardRule.SUM
     step_timeout_is_scored: bool = False
+    verify_action: wire.Step | None = None
 
 
 class State(enum.StrEnum):
@@ -117,12 +122,8 @@ class Session:
     # -- for requests ----------------------------------------------------------------------------------------------
 
     async def opened(self) -> None:
-        """Wait until the session is open; cancelled, it ends at once. :raises GymserveError: it could not be opened."""
-        try:
-            await self._ready.wait()
-        except trio.Cancelled:
-            self.end(Ending.CLOSED, "the client hung up before its seed was answered")
-            raise
+        """Wait until the session is open. :raises GymserveError: it could not be opened."""
+        await self._ready.wait()
 
     @property
     def toolbox(self) -> Toolbox:
@@ -136,6 +137,11 @@ class Session:
     @property
     def reward(self) -> float:
         return self._rewards.value
+
+    @property
+    def is_done(self) -> bool:
+        """The episode is; its score can be asked for, and no call can succeed."""
+        return self._done
 
     @property
     def state(self) -> State:
@@ -171,12 +177,16 @@ class Session:
         :raises BadArguments: the environment's validator refused it; the episode goes on.
         :raises EnvironmentFailed: the environment failed; ``done`` tells whether the episode is lost.
         """
+        return await self.begin(step).wait()
+
+    def begin(self, step: wire.Step) -> Call:
+        """``step`` in its turn, for whoever waits for it later or more than once. :raises GymserveError: as `call`."""
         self.touch()
         if self._done:
             raise EpisodeOver
         call = Call(step)
         self._accept(call)
-        return await call.wait()
+        return call
 
     async def verify(self) -> Tombstone:
         """What is remembered of the session, which the client's verify ends after the calls before it, unless it has
@@ -325,12 +335,33 @@ class Session:
     async def _serve(self, item: Call | Verify, opened: Opened) -> None:
         if item.abandoned:
             self._settle()
-        elif isinstance(item, Verify):
+        elif isinstance(item, Call):
+            await self._step(item, opened)
+        elif self._terms.verify_action is None:
             self._settle()
             self.end(Ending.VERIFIED, "verified")
             item.answer(None)
         else:
-            await self._step(item, opened)
+            await self._ask_for_the_score(self._terms.verify_action, item, opened)
+
+    async def _ask_for_the_score(self, action: wire.Step, verify: Verify, opened: Opened) -> None:
+        """Whoever verifies again meanwhile waits behind this one, and hears the same."""
+        try:
+            with self._stepping():
+                answer = await opened.episode.ask(action, timeout_seconds=self._terms.step_timeout_seconds)
+        except trio.Cancelled:
+            verify.fail(gone(self._cut()))
+            raise
+        except EpisodeError as exc:
+            self.end(Ending.UNSCORED, f"the verify action failed: {exc}")
+        else:
+            assert isinstance(answer, wire.Observation)
+            self._observe(answer)
+            if (error := opened.toolbox.error(answer)) is None:
+                self.end(Ending.VERIFIED, "verified")
+            else:
+                self.end(Ending.UNSCORED, f"the verify action failed: {error}")
+        verify.answer(None)
 
     async def _step(self, call: Call, opened: Opened) -> None:
         try:
@@ -360,7 +391,7 @@ class Session:
 
     def _observe(self, observation: wire.Observation) -> None:
         self.latest = observation
-        self._rewards.add(observation.reward)
+        self._rewards.add(observation.reward, reward_components(observation.fields))
         self._done = observation.done
 
     def _fault(self, exc: EpisodeError) -> GymserveError:
@@ -418,10 +449,13 @@ class Session:
             no_reward=self._rewards.none_counted,
             steps=self._steps,
             done=self._done,
+            components=self._rewards.components,
             spent=replace(self._spent),
         )
 
     def _is_scored(self, ending: Ending) -> bool:
+        if ending is Ending.UNSCORED:
+            return False  # also where the action ended the episode: its score was not to be had
         return (
             self._done
             or ending in (Ending.VERIFIED, Ending.ACTION_ENDED)

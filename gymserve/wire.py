@@ -110,6 +110,16 @@ def call_tool(name: str, arguments_json: str) -> Step:
     return Step(f'{{"type":"call_tool","tool_name":{json.dumps(name)},"arguments":{arguments_json}}}')
 
 
+def action(value: Mapping[str, Any]) -> Step:
+    """The step of an action given as values: its fields, or ``{"tool_name", "arguments"}`` for a tool of an MCP
+    environment, by the environment's own name.
+    """
+    match value:
+        case {"tool_name": str(name), "arguments": dict(arguments)} if len(value) == 2:
+            return call_tool(name, json.dumps(arguments))
+    return Step(json.dumps(value))
+
+
 # -- what a server answers -------------------------------------------------------------------------------------------
 
 

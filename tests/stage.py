@@ -15,11 +15,13 @@ from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.door import open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.server import EnvironmentServer
-from gymserve.http.app import Dialect, create_app
+from gymserve.http.app import create_app
+from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.identity import SessionCookie
 from gymserve.network import read_schema
 from gymserve.opening import Opener
 from gymserve.resets import ResetRules
+from gymserve.seeds import Seeding
 from gymserve.session import Terms
 from gymserve.toolbox import ROUTE_NAMES, with_reward
 
@@ -166,6 +168,8 @@ async def raise_the_curtain(
     tombstone_seconds: float = 900.0,
     reset_kwargs: Mapping[str, Any] | None = None,
     dialect: Dialect | None = None,
+    derive_seed: bool = False,
+    failure_class: str | None = None,
     show: Any = with_reward,
     **terms: Any,
 ) -> AsyncIterator[Stage]:
@@ -195,6 +199,10 @@ async def raise_the_curtain(
                 reset_kwargs=reset_kwargs or {},
                 resets=resets or ResetRules(),
             )
-            async with open_gateway(opener, kept, tombstone_seconds=tombstone_seconds) as gateway:
-                yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, dialect))
+            async with open_gateway(
+                opener, kept, tombstone_seconds=tombstone_seconds, failure_class=failure_class
+            ) as gateway:
+                seeding = Seeding(reset_kwargs or {}, derives=derive_seed, warns=True)
+                rollouts = Rollouts(gateway, dialect, seeding, None, kept_seconds=tombstone_seconds)
+                yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, rollouts))
         nursery.cancel_scope.cancel()

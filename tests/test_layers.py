@@ -11,11 +11,11 @@ PACKAGE = Path(__file__).parents[1] / "gymserve"
 ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
-    {"gateway", "tombstones"},
+    {"gateway", "memory", "names"},
     {"session", "deadline", "traffic"},
     {"opening", "handovers", "door", "knocking", "line", "verdict", "call"},
     {"episode", "websocket", "network"},
-    {"__init__", "errors", "wire", "resets", "score", "settings", "identity", "address", "toolbox", "rows"},
+    {"__init__", "errors", "wire", "resets", "score", "settings", "identity", "address", "toolbox", "rows", "seeds", "aggregate"},
 )
 """From top to bottom; a room is a module or a folder of the package."""
 

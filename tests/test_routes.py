@@ -14,7 +14,7 @@ from trio_websocket import WebSocketConnection
 
 from gymserve.gridsim.faults import Fault
 from gymserve.gridsim.server import EnvironmentServer
-from gymserve.http.app import Dialect
+from gymserve.http.rollouts import Dialect
 
 OVER = "The episode is over; no further call can succeed."
 UNKNOWN_ID = "0" * 32

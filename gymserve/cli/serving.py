@@ -5,8 +5,10 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import structlog
 import trio
 
+from gymserve import wire
 from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
@@ -15,18 +17,23 @@ from gymserve.door import Door, open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.server import EnvironmentServer
-from gymserve.http.app import Dialect, create_app
+from gymserve.http.app import create_app
 from gymserve.http.limits import Limits
+from gymserve.http.masks import told_of_masks
 from gymserve.http.prefix import AsgiApp
+from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.http.serving import serve
 from gymserve.identity import SessionCookie, new_secret
 from gymserve.network import TcpNetwork
 from gymserve.opening import Opener
 from gymserve.resets import ResetRules, parse_failed_observation
 from gymserve.score import RewardRule
+from gymserve.seeds import Seeding
 from gymserve.session import Terms
 from gymserve.settings import ServeSettings
 from gymserve.toolbox import ROUTE_NAMES, with_reward, without_reward
+
+_log = structlog.get_logger()
 
 _EMBEDDED_HOST = "127.0.0.1"
 _EMBEDDED_CAPACITY = 8
@@ -69,7 +76,12 @@ async def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) 
     """The gateway that ``settings`` describe, before the environment server at ``address``."""
     async with (
         _door(settings, address) as door,
-        open_gateway(_opener(settings, door), _terms(settings), tombstone_seconds=settings.tombstone) as gateway,
+        open_gateway(
+            _opener(settings, door),
+            _terms(settings),
+            tombstone_seconds=settings.tombstone,
+            failure_class=settings.failure_class,
+        ) as gateway,
     ):
         yield gateway
 
@@ -104,17 +116,31 @@ async def _serve_until(signal: EndingSignal, settings: ServeSettings, gateway: G
         except OSError as exc:
             tell_not_bound(http_url(settings.host, settings.port), exc)
             return 1
+        _tell_of_masks(settings)
         tell_listening(urls[0])
     return 0
 
 
+def _tell_of_masks(settings: ServeSettings) -> None:
+    tell_at = _log.warning if settings.masked_as_error == "always" else _log.info
+    tell_at(told_of_masks(settings.masked_as_error))
+
+
 def _app(settings: ServeSettings, gateway: Gateway) -> AsgiApp:
     secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
-    return create_app(
-        gateway,
-        SessionCookie(settings.name, secrets),
-        Dialect(observation_tool=settings.observation_tool, masked_as_error=settings.masked_as_error),
+    return create_app(gateway, SessionCookie(settings.name, secrets), _rollouts(settings, gateway))
+
+
+def _rollouts(settings: ServeSettings, gateway: Gateway) -> Rollouts:
+    dialect = Dialect(
+        observation_tool=settings.observation_tool,
+        masked_as_error=settings.masked_as_error,
+        mcp=settings.mcp,
+        text_action=settings.text_action,
     )
+    # The embedded environment's rows name a day, which says where an episode starts as well as a seed would.
+    seeding = Seeding(settings.reset_kwargs, derives=settings.derive_seed, warns=settings.env is not None)
+    return Rollouts(gateway, dialect, seeding, None, kept_seconds=settings.tombstone)
 
 
 def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Door]:
@@ -152,4 +178,5 @@ def _terms(settings: ServeSettings) -> Terms:
         keepalive_seconds=settings.keepalive or math.inf,
         reward_rule=RewardRule(settings.reward),
         step_timeout_is_scored=settings.on_step_timeout == "score",
+        verify_action=None if settings.verify_action is None else wire.action(settings.verify_action),
     )

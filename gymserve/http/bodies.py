@@ -56,12 +56,13 @@ def answer(value: Any, status: int = 200) -> Response:
 
     :raises BadArguments: it is nested too deep, as only what a client sent can be.
     """
-    return Response(_dump(value), status=status, content_type="application/json")
+    return Response(written(value).encode("ascii"), status=status, content_type="application/json")
 
 
-def _dump(value: Any) -> bytes:
+def written(value: Any) -> str:
+    """``value`` as compact JSON in ASCII. :raises BadArguments: as `answer`."""
     try:
-        return _text(value).encode("ascii")
+        return _text(value)
     except RecursionError:
         raise _too_deep() from None
 

@@ -1,0 +1,50 @@
+"""What a row asks of gymserve."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymserve.errors import BadArguments
+from gymserve.seeds import Seeding
+
+_LABEL_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``label`` is the run's name; ``lists_tools``: the row itself tells the model's tools."""
+
+    label: str | None
+    reset_kwargs: Mapping[str, Any]
+    lists_tools: bool
+
+
+def read_task(row: Mapping[str, Any], label_header: str | None, seeding: Seeding) -> Task:
+    """:raises BadArguments: the row's ``reset_kwargs`` cannot be used."""
+    return Task(_label(row, label_header), seeding.kwargs(row, _reset_kwargs(row)), _lists_tools(row))
+
+
+def _reset_kwargs(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row's own arguments for reset: ``reset_kwargs`` at its top, else under ``verifier_metadata``."""
+    metadata = row.get("verifier_metadata")
+    nested = metadata.get("reset_kwargs") if isinstance(metadata, dict) else None
+    kwargs = row.get("reset_kwargs", nested)
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, dict):
+        raise BadArguments.because("dict_type", "reset_kwargs must be a JSON object", "reset_kwargs")
+    return kwargs
+
+
+def _label(row: Mapping[str, Any], header: str | None) -> str | None:
+    """The run's name: a request header, else the row's ``gymserve_label``, else the name in its ``agent_ref``."""
+    agent = row.get("agent_ref")
+    label = header or row.get("gymserve_label") or (agent.get("name") if isinstance(agent, dict) else None)
+    return label[:_LABEL_CHARACTERS] if isinstance(label, str) and label else None
+
+
+def _lists_tools(row: Mapping[str, Any]) -> bool:
+    """Whether it has function tools, which verifiers takes from it (``verifiers/v1/tasksets/nemo_gym/taskset.py``)."""
+    params = row.get("responses_create_params")
+    tools = params.get("tools") if isinstance(params, dict) else None
+    return isinstance(tools, list) and any(isinstance(tool, dict) and tool.get("type") == "function" for tool in tools)

@@ -1,0 +1,83 @@
+"""The bodies of NeMo Gym's typed session lifecycle (``nemo_gym/base_resources_server.py`` and ``episode_types.py``,
+0.7.0), told from an agent's by ``resources_session_id``.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from gymserve.errors import BadArguments
+
+_NAME_CHARACTERS = 1000
+
+_ATTEMPT_SUFFIX = re.compile(r"-a[1-9][0-9]*$")
+
+
+def _without_attempt(rollout_id: str) -> str:
+    if _ATTEMPT_SUFFIX.search(rollout_id):
+        raise ValueError("rollout_id must not end with the reserved attempt suffix '-a<N>'")
+    return rollout_id
+
+
+Name = Annotated[str, Field(min_length=1, max_length=_NAME_CHARACTERS)]
+RolloutId = Annotated[
+    str,
+    Field(max_length=_NAME_CHARACTERS, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    AfterValidator(_without_attempt),
+]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EpisodeId(_Body):
+    """One attempt at a rollout."""
+
+    rollout_id: RolloutId
+    attempt: int = Field(default=0, ge=0)
+
+
+class TaskId(_Body):
+    """One task of a run's taskset."""
+
+    taskset: Name
+    task_id: Name
+
+
+class TypedSeed(_Body):
+    """The body of a typed ``/seed_session``; ``task_data`` is the task's row."""
+
+    resources_session_id: Name
+    episode_id: EpisodeId
+    task_id: TaskId
+    task_data: dict[str, Any]
+
+
+class TypedClose(_Body):
+    """The body of a typed ``/close_session``."""
+
+    resources_session_id: Name
+    episode_id: EpisodeId
+
+
+Body = TypeVar("Body", TypedSeed, TypedClose)
+
+
+def is_typed(body: Mapping[str, Any]) -> bool:
+    return "resources_session_id" in body
+
+
+def read_typed(model: type[Body], body: Mapping[str, Any]) -> Body:
+    """:raises BadArguments: it is no such body; each fault with its place."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as exc:
+        faults = exc.errors(include_url=False, include_context=False, include_input=False)
+    raise BadArguments([_fault(**fault) for fault in faults])
+
+
+def _fault(type: str, loc: tuple[int | str, ...], msg: str, **_: Any) -> Mapping[str, Any]:
+    return {"type": type, "loc": ["body", *loc], "msg": msg}
