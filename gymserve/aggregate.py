@@ -4,8 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
-from operator import attrgetter
+from operator import add, attrgetter
 from statistics import median
 from typing import Any
 
@@ -200,15 +201,20 @@ def _values(rollouts: Iterable[_Rollout], name: str) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
+def _sum(values: Sequence[float]) -> float:
+    """One after another, as pandas adds few; ``sum`` does so up to Python 3.11 only."""
+    return reduce(add, values)
+
+
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return _sum(values) / len(values)
 
 
 def _std(values: Sequence[float]) -> float:
     """That of a sample (n - 1). What is beyond a float's range becomes infinity, as in pandas."""
     mean = _mean(values)
     squares = [(value - mean) * (value - mean) for value in values]
-    return math.sqrt(sum(squares) / (len(values) - 1))
+    return math.sqrt(_sum(squares) / (len(values) - 1))
 
 
 _OF_ANY: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": _mean, "max": max, "min": min, "median": median}
