@@ -18,10 +18,10 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main() -> None:
     """The entry point of ``gymserve`` and ``python -m gymserve``: exits with the command's status, 2 for bad input."""
-    sys.exit(_interruptible(lambda: run(build_app(os.environ), sys.argv[1:])))
+    sys.exit(interruptible(lambda: run(build_app(os.environ), sys.argv[1:])))
 
 
-def _interruptible(command: Callable[[], int]) -> int:
+def interruptible(command: Callable[[], int]) -> int:
     """The command's status, or that of a program that SIGINT ended."""
     status = _INTERRUPTED
     try:
@@ -37,9 +37,9 @@ def run(app: App, arguments: Sequence[str]) -> int:
         status = app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _refuse(refusal(error))
+        return refuse(refusal(error))
     except Refused as refused:
-        return _refuse(refused)
+        return refuse(refused)
     except BrokenPipeError:  # `gymserve config | head -1`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails again
         return 0
@@ -52,6 +52,7 @@ def run(app: App, arguments: Sequence[str]) -> int:
     return status or 0
 
 
-def _refuse(refused: Refused) -> int:
+def refuse(refused: Refused) -> int:
+    """Tell it in one line on stderr; the status 2."""
     sys.stderr.write(f"gymserve: {refused}\n")
     return 2

@@ -48,6 +48,11 @@ DEMO_HELP = (
     "Exit status 0 only if all is as it should be."
 )
 
+NEMO_GYM_HELP = (
+    "Write what NeMo Gym's launcher (gym env start) needs to start gymserve as a resources server, below a directory "
+    "of yours, and tell how to go on from there. Files that are there already and differ are left, and refused."
+)
+
 RunServe = Callable[[ServeSettings], int]
 RunEnv = Callable[[EnvSettings], int]
 RunRows = Callable[[Resolved[RowsSettings]], int]
@@ -75,6 +80,12 @@ def _run_demo(as_json: bool) -> int:
     from gymserve.cli.demo import run_demo
 
     return run_demo(as_json=as_json)
+
+
+def _run_nemo_gym(directory: str) -> int:
+    from gymserve.cli.nemo_gym_directory import run_nemo_gym
+
+    return run_nemo_gym(directory)
 
 
 def _check_fault(text: str) -> object:
@@ -111,14 +122,26 @@ def build_app(
         from_variables(environ, ServeSettings)  # an unknown variable is refused here too
         return _run_demo(bool(flags.get("json")))
 
+    def nemo_gym(directory: str) -> int:
+        from_variables(environ, ServeSettings)
+        return _run_nemo_gym(directory)
+
     _describe(serve, [SERVE_HELP, SOURCES_HELP, SECRETS_HELP], _flags(ServeSettings))
     _describe(env, [ENV_HELP, SOURCES_HELP], _flags(EnvSettings))
     _describe(config, [CONFIG_HELP], [_JSON, *_flags(ServeSettings)])
     _describe(write_rows, [ROWS_HELP, SOURCES_HELP, TOKEN_HELP], _flags(RowsSettings))
     _describe(demo, [DEMO_HELP], [_JSON])
+    _describe(nemo_gym, [NEMO_GYM_HELP], [_DIRECTORY])
     app = App(name="gymserve", version=f"gymserve {__version__}", help_format="plaintext")
     app.default(serve)
-    commands = {"serve": serve, "demo": demo, "env": env, "rows": write_rows, "config": config}
+    commands: Mapping[str, Callable[..., int]] = {
+        "serve": serve,
+        "demo": demo,
+        "env": env,
+        "rows": write_rows,
+        "nemo-gym": nemo_gym,
+        "config": config,
+    }
     for name, command in commands.items():
         app.command(command, name=name)
     return app
@@ -151,6 +174,11 @@ def _flag(name: str, kind: Any, parameter: Parameter) -> inspect.Parameter:
 
 
 _CONFIG = _flag("config", str, Parameter(metavar="FILE", help="Settings file (.toml, .yaml or .yml)."))
+_DIRECTORY = inspect.Parameter(
+    "dir",
+    inspect.Parameter.POSITIONAL_ONLY,
+    annotation=Annotated[str, Parameter(help="Directory that gets resources_servers/gymserve/.")],
+)
 _JSON = _flag("json", bool, Parameter(negative=(), help="Print JSON."))
 
 

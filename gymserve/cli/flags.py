@@ -35,6 +35,8 @@ def refusal(error: CycloptsError) -> Refused:
             return _unknown(error.token.keyword or error.token.value, error.argument_collection)
         case UnusedCliTokensError():
             return _unexpected(error)
+        case MissingArgumentError(argument=Argument(name=str() as name)) if not name.startswith("-"):
+            return Refused(f"{name}: is needed: the name of a directory")
         case MissingArgumentError(argument=Argument() as argument):
             return Refused(f"flag {argument.name}: a value is needed: {_accepted(argument.name)}")
         case RepeatArgumentError(token=token):

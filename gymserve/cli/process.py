@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -18,9 +18,16 @@ class EndingSignal:
 
     async def wait(self) -> None:
         """Return at the first signal; from then on another kills the process."""
+        await self._first(signal.SIG_DFL)
+
+    async def noted(self) -> None:
+        """Return at the first signal; further ones are ignored."""
+        await self._first(signal.SIG_IGN)  # one that nobody takes would be raised again in the end
+
+    async def _first(self, then: signal.Handlers) -> None:
         await anext(self._signals)
         for number in _ENDING:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, then)
 
 
 @contextmanager
@@ -28,6 +35,18 @@ def ending_signal() -> Iterator[EndingSignal]:
     """Within the block the first signal is only noted."""
     with trio.open_signal_receiver(*_ENDING) as signals:
         yield EndingSignal(signals)
+
+
+async def first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Return once one of ``waits`` has; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for(wait: Callable[[], Awaitable[None]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            nursery.start_soon(wait_for, wait)
 
 
 def tell_listening(url: str) -> None:

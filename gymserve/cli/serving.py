@@ -4,6 +4,7 @@ import gc
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import structlog
 import trio
@@ -20,10 +21,11 @@ from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.app import create_app
 from gymserve.http.limits import Limits
 from gymserve.http.masks import told_of_masks
+from gymserve.http.mcp import McpEndpoint, open_mcp
 from gymserve.http.prefix import AsgiApp
 from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.http.serving import serve
-from gymserve.identity import SessionCookie, new_secret
+from gymserve.identity import SessionCookie, SessionToken, new_secret
 from gymserve.network import TcpNetwork
 from gymserve.opening import Opener
 from gymserve.resets import ResetRules, parse_failed_observation
@@ -40,24 +42,27 @@ _EMBEDDED_CAPACITY = 8
 _FLUSH_SECONDS = 0.5  # of the grace, kept for the last answers on their way out
 
 
-def run_serve(settings: ServeSettings) -> int:
-    """Serve until SIGINT or SIGTERM; 0, or 1 if the address could not be bound.
+Until = Callable[[EndingSignal], Awaitable[None]]
+
+
+def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> int:
+    """Serve until SIGINT or SIGTERM, or what ``until`` waits for; 0, or 1 if the address could not be bound.
 
     At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
     """
     configure_logging(settings.log_format)
-    status = trio.run(_run, settings)
+    status = trio.run(_run, settings, until)
     gc.freeze()  # else the interpreter's last collection walks all that the kernel frees anyway: a good part of a stop
     return status
 
 
-async def _run(settings: ServeSettings) -> int:
+async def _run(settings: ServeSettings, until: Until) -> int:
     with ending_signal() as signal:
         async with trio.open_nursery() as nursery:
             address = await _environment(settings, nursery)
             async with compose_gateway(settings, address) as gateway:
-                status = await _serve_until(signal, settings, gateway)
+                status = await _serve_until(partial(until, signal), settings, gateway)
             nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
     return status
 
@@ -104,15 +109,15 @@ async def serve_http(
         await gateway.drain(settings.grace)
         return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)
 
-    app = _app(settings, gateway)
     limits = Limits(interim_seconds=settings.interim or math.inf)
-    await serve(app, host=settings.host, port=settings.port, stop=stop, limits=limits, task_status=task_status)
+    async with _open_app(settings, gateway) as app:
+        await serve(app, host=settings.host, port=settings.port, stop=stop, limits=limits, task_status=task_status)
 
 
-async def _serve_until(signal: EndingSignal, settings: ServeSettings, gateway: Gateway) -> int:
+async def _serve_until(stopped: Callable[[], Awaitable[None]], settings: ServeSettings, gateway: Gateway) -> int:
     async with trio.open_nursery() as nursery:
         try:
-            urls = await nursery.start(serve_http, settings, gateway, signal.wait)
+            urls = await nursery.start(serve_http, settings, gateway, stopped)
         except OSError as exc:
             tell_not_bound(http_url(settings.host, settings.port), exc)
             return 1
@@ -126,12 +131,21 @@ def _tell_of_masks(settings: ServeSettings) -> None:
     tell_at(told_of_masks(settings.masked_as_error))
 
 
-def _app(settings: ServeSettings, gateway: Gateway) -> AsgiApp:
+@asynccontextmanager
+async def _open_app(settings: ServeSettings, gateway: Gateway) -> AsyncIterator[AsgiApp]:
     secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
-    return create_app(gateway, SessionCookie(settings.name, secrets), _rollouts(settings, gateway))
+    cookie = SessionCookie(settings.name, secrets)
+    if settings.mcp == "never":
+        yield create_app(gateway, cookie, _rollouts(settings, gateway, None))
+        return
+    token = SessionToken(secrets)
+    async with open_mcp(
+        gateway, token, observation_tool=settings.observation_tool, server_name=settings.name
+    ) as endpoint:
+        yield create_app(gateway, cookie, _rollouts(settings, gateway, endpoint), endpoint)
 
 
-def _rollouts(settings: ServeSettings, gateway: Gateway) -> Rollouts:
+def _rollouts(settings: ServeSettings, gateway: Gateway, mcp: McpEndpoint | None) -> Rollouts:
     dialect = Dialect(
         observation_tool=settings.observation_tool,
         masked_as_error=settings.masked_as_error,
@@ -140,7 +154,7 @@ def _rollouts(settings: ServeSettings, gateway: Gateway) -> Rollouts:
     )
     # The embedded environment's rows name a day, which says where an episode starts as well as a seed would.
     seeding = Seeding(settings.reset_kwargs, derives=settings.derive_seed, warns=settings.env is not None)
-    return Rollouts(gateway, dialect, seeding, None, kept_seconds=settings.tombstone)
+    return Rollouts(gateway, dialect, seeding, mcp, kept_seconds=settings.tombstone)
 
 
 def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Door]:

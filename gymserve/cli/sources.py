@@ -92,19 +92,27 @@ def from_variables(environ: Mapping[str, str], model: type[Settings]) -> Layer:
 def from_file(path: str, model: type[Settings]) -> Layer:
     """The layer of a TOML or YAML file.
 
-    :raises Refused: it cannot be read or parsed, or has a key that is no setting of ``model``.
+    :raises Refused: it cannot be read or parsed, or as `from_mapping`.
     """
     file = f"file {printable(path)}"
+    return from_mapping(_mapping(path, file), file, model)
+
+
+def from_mapping(values: Mapping[str, object], where: str, model: type[Settings]) -> Layer:
+    """The layer of the settings in ``values``; ``where`` names where they stand.
+
+    :raises Refused: a key is no setting of ``model``.
+    """
     layer: dict[str, Given] = {}
-    for written, value in _mapping(path, file).items():
+    for written, value in values.items():
         key = _FILE_ALIASES.get(written, written)
         if key not in open_keys(model):
-            raise Refused(f"{file}: {_unknown_key(written, model)}")
+            raise Refused(f"{where}: {_unknown_key(written, model)}")
         if key in layer:
             raise Refused(
-                f"{file}: {layer[key].where.removeprefix(f'{file}: ')} and {written} name the same setting; give one"
+                f"{where}: {layer[key].where.removeprefix(f'{where}: ')} and {written} name the same setting; give one"
             )
-        layer[key] = Given(value, f"{file}: {written}", file)
+        layer[key] = Given(value, f"{where}: {written}", where)
     return layer
 
 
