@@ -5,14 +5,13 @@ NeMo Gym's Environment Server makes up a ``resources_session_id`` before it seed
 come twice or first, and what was closed is never opened again.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gymserve.errors import SeedConflict
 from gymserve.memory import Memory
+from gymserve.seeds import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,22 @@ class Names:
         """The id of the session that was seeded by that name, be it open or ended; None where there was none.
 
         :raises SeedConflict: the name was closed, or was seeded with another payload.
+        :raises BadArguments: the payload is nested too deep.
         """
+        told = digest(payload)
         if self._closed.get(name) is not None:
             raise SeedConflict("this resources_session_id has been closed; a new session needs a new one")
         seeded = self._open.get(name) or self._ended.get(name)
         if seeded is None:
             return None
-        if seeded.payload != _digest(payload):
+        if seeded.payload != told:
             raise SeedConflict(
                 "this resources_session_id was seeded with another payload; another episode needs another id"
             )
         return seeded.session_id
 
     def put(self, name: str, session_id: str, payload: Mapping[str, Any]) -> None:
-        self._open[name] = _Seeded(session_id, _digest(payload))
+        self._open[name] = _Seeded(session_id, digest(payload))
         self._by_session[session_id] = name
 
     def close(self, name: str) -> str | None:
@@ -67,7 +68,3 @@ class Names:
         seeded = self._open.pop(name)
         if not may_be_seeded_again:
             self._ended.put(name, seeded)
-
-
-def _digest(payload: Mapping[str, Any]) -> bytes:
-    return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).digest()

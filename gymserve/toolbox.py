@@ -99,9 +99,10 @@ class McpToolbox:
         for tool in listed or ():
             tools.setdefault(tool["name"], tool)
         self._tools = None if listed is None else _free_names(tools, taken)
-        served = self._tools or {}
-        self.renamed = {tool: name for name, tool in served.items() if name != tool}
-        self.functions: Sequence[Function] = tuple(_listed_function(name, tools[tool]) for name, tool in served.items())
+        self.renamed = {tool: name for name, tool in (self._tools or {}).items() if name != tool}
+        self.functions: Sequence[Function] = tuple(
+            _listed_function(self.renamed.get(name, name), tool) for name, tool in tools.items()
+        )
 
     @property
     def names(self) -> tuple[str, ...] | None:

@@ -29,6 +29,16 @@ ADDRESS = parse_address("environment:8000")
 COOKIE = SessionCookie("test", ["a secret of the tests"])
 
 
+def typed_seed(name: str, task_data: Mapping[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    """The seed of a session that its client calls ``name``."""
+    task_id = {"taskset": "tasks", "task_id": "7"}
+    return {**typed_close(name), "task_id": task_id, "task_data": dict(task_data or {}), **changed}
+
+
+def typed_close(name: str, **changed: Any) -> dict[str, Any]:
+    return {"resources_session_id": name, "episode_id": {"rollout_id": "r-1", "attempt": 0}, **changed}
+
+
 class MemoryNetwork:
     """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port."""
 
@@ -130,6 +140,9 @@ class Client:
     async def verify(self, **row: Any) -> Answer:
         return await self.ask("POST", "/verify", {"responses_create_params": {}, "response": {}, **row})
 
+    async def close_by_name(self, name: str) -> Answer:
+        return await self.ask("POST", "/close_session", typed_close(name))
+
     async def hang_up(self) -> None:
         assert self.peer is not None
         await self.peer.stream.aclose()
@@ -145,8 +158,9 @@ class Stage:
     network: MemoryNetwork
     app: Any
 
-    def client(self) -> Client:
-        return Client(lambda: connect(self.nursery, self.app))
+    def client(self, pair: Any = None) -> Client:
+        """:param pair: streams for its one connection, where memory streams will not do."""
+        return Client(lambda: connect(self.nursery, self.app, pair=pair))
 
     @property
     def episodes(self) -> dict[str, int]:

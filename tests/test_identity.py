@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from gymserve.identity import SessionCookie, new_secret, new_session_id, short
+from gymserve.identity import SessionCookie, SessionToken, new_secret, new_session_id, short
 
 OLD, NEW = "an old secret", "a new secret"
 COOKIE = SessionCookie("a", [NEW])
@@ -63,6 +63,16 @@ def test_an_altered_value_names_no_other_session(position, character):
     altered = value[:position] + character + value[position + 1 :]
     # The last digit of a base64 text has bits that mean nothing, and characters outside the alphabet are skipped.
     assert COOKIE.session_id(altered) in ({None, SESSION} if position > len(SESSION) or altered == value else {None})
+
+
+def test_a_token_names_a_session_and_is_no_cookie():
+    token = SessionToken([NEW])
+    value = token.value(SESSION)
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", value)
+    assert (token.session_id(value), SessionToken([OLD, NEW]).session_id(value)) == (SESSION, SESSION)
+    assert [token.session_id(foreign) for foreign in (None, "", SESSION, COOKIE.value(SESSION))] == [None] * 4
+    assert COOKIE.session_id(value) is None
+    assert SessionToken([OLD]).session_id(value) is None
 
 
 def test_instances_of_different_names_have_cookies_of_different_names():

@@ -11,6 +11,7 @@ from gymserve.http.bodies import answer
 from gymserve.http.connection import REFUSAL_EXTENSION
 from gymserve.http.delivery import release_undelivered
 from gymserve.http.hangups import quiet_hang_ups
+from gymserve.http.mcp import McpEndpoint, beside_mcp
 from gymserve.http.own import add_own_routes
 from gymserve.http.prefix import AsgiApp, strip_rollout_prefix
 from gymserve.http.rollouts import Rollouts, add_rollout_routes
@@ -19,8 +20,8 @@ from gymserve.identity import SessionCookie
 _log = structlog.get_logger()
 
 
-def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts) -> AsgiApp:
-    """The ASGI app of one gymserve."""
+def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts, mcp: McpEndpoint | None = None) -> AsgiApp:
+    """The ASGI app of one gymserve. :param mcp: None answers 404 to MCP."""
     app = QuartTrio("gymserve", static_folder=None)
     # Bodies and answers are bounded by the HTTP connection, which knows how they progress.
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
@@ -28,7 +29,8 @@ def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts) -> A
     _add_errors(app)
     add_rollout_routes(app, rollouts)
     add_own_routes(app, gateway)
-    return strip_rollout_prefix(quiet_hang_ups(release_undelivered(app, gateway)))
+    served = quiet_hang_ups(release_undelivered(app, gateway))
+    return strip_rollout_prefix(served if mcp is None else beside_mcp(served, mcp))
 
 
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:

@@ -65,13 +65,14 @@ class Gymnasium:
         self, gateway: Gateway, *, observation_tool: str | None, text_action: str | None, kept_seconds: float
     ) -> None:
         """:param text_action: the field of the action that a plain message fills; without one it ends the episode.
-        :param kept_seconds: for which the last step of an ended session can be repeated.
+        :param kept_seconds: for which a step of an ended session can be repeated.
         """
         self._gateway = gateway
         self._observation_tool = observation_tool
         self._text_action = text_action
         self._plays: WeakKeyDictionary[Session, _Play] = WeakKeyDictionary()
-        self._over: Memory[_Play] = Memory(kept_seconds=kept_seconds)
+        # A session may end between two requests of one step, or by itself, and its score is asked for afterwards.
+        self._recent: Memory[_Play] = Memory(kept_seconds=kept_seconds)
 
     @staticmethod
     def began(session: Session) -> Mapping[str, Any]:
@@ -93,8 +94,10 @@ class Gymnasium:
         turn = play.last
         if turn is None or request_id is None or turn.request_id != request_id:
             turn = play.last = self._begin(session, request_id, output)
+        self._remember(session_id, play)
         if turn.answer is None:
             await self._finish(turn, play, session_id)
+            self._remember(session_id, play)
         assert turn.answer is not None
         return turn.answer
 
@@ -107,7 +110,11 @@ class Gymnasium:
     def _play(self, session: Session | None, session_id: str | None) -> _Play:
         if session is not None:
             return self._plays.setdefault(session, _Play())
-        return (self._over.get(session_id) if session_id is not None else None) or _Play()
+        return (self._recent.get(session_id) if session_id is not None else None) or _Play()
+
+    def _remember(self, session_id: str | None, play: _Play) -> None:
+        if session_id is not None:
+            self._recent.put(session_id, play)
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -152,8 +159,6 @@ class Gymnasium:
         if turn.answer is not None:
             return  # another request of the same step was sooner
         play.told += reward
-        if over and session_id is not None:
-            self._over.put(session_id, play)
         turn.answer = {
             "observation": observation,
             "reward": reward,

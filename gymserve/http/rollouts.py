@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import trio
 from quart import Response, g, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import NotFound
@@ -86,8 +87,8 @@ class Rollouts:
         g.session_id = g.session_id or new_session_id()  # a body that is refused costs no session that there is
         return (await _object()).value
 
-    def _task(self, row: Mapping[str, Any]) -> Task:
-        return read_task(row, _utf8(request.headers.get(_LABEL_HEADER)), self._seeding)
+    def _task(self, row: Mapping[str, Any], **told: str) -> Task:
+        return read_task(row, self._seeding, label_header=_utf8(request.headers.get(_LABEL_HEADER)), **told)
 
     async def _seed(self, task: Task) -> Session:
         """A session that is its cookie's alone: one that the client had before is over."""
@@ -98,12 +99,12 @@ class Rollouts:
         return session
 
     async def _seed_by_name(self, seed: TypedSeed, body: Mapping[str, Any]) -> Response:
-        task = self._task(seed.task_data)
-        label = task.label or seed.task_id.taskset
-        g.session_id = await self._gateway.seed_by_name(seed.resources_session_id, body, label, task.reset_kwargs)
+        name = seed.resources_session_id
+        task = self._task(seed.task_data, name=name, taskset=seed.task_id.taskset)
+        g.session_id = await self._gateway.seed_by_name(name, body, task.label, task.reset_kwargs)
         return answer(
             {
-                "resources_session_id": seed.resources_session_id,
+                "resources_session_id": name,
                 "resources_tools": None if self._mcp is None else self._mcp.offer(g.session_id),
                 "sandbox_access": None,
             }
@@ -171,7 +172,7 @@ def add_rollout_routes(app: QuartTrio, rollouts: Rollouts) -> None:
         rows = (await _object()).value.get("verify_responses")
         if not isinstance(rows, list):
             raise BadArguments.because("list_type", "verify_responses must be a list", "verify_responses")
-        return answer(aggregate_metrics(rows))
+        return answer(await trio.to_thread.run_sync(aggregate_metrics, rows))  # a run's rows take a second
 
     @app.post("/sandbox_access")
     @app.post("/mcp")

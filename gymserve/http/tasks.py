@@ -19,9 +19,21 @@ class Task:
     lists_tools: bool
 
 
-def read_task(row: Mapping[str, Any], label_header: str | None, seeding: Seeding) -> Task:
-    """:raises BadArguments: the row's ``reset_kwargs`` cannot be used."""
-    return Task(_label(row, label_header), seeding.kwargs(row, _reset_kwargs(row)), _lists_tools(row))
+def read_task(
+    row: Mapping[str, Any],
+    seeding: Seeding,
+    *,
+    label_header: str | None,
+    name: str | None = None,
+    taskset: str | None = None,
+) -> Task:
+    """What ``row`` asks, with what a typed seed says beside it: its session's ``name``, and its ``taskset`` as the last
+    resort for a label.
+
+    :raises BadArguments: the row's ``reset_kwargs`` cannot be used, or it is nested too deep.
+    """
+    kwargs = seeding.kwargs(row, _reset_kwargs(row), name)
+    return Task(_label(row, label_header, taskset), kwargs, _lists_tools(row))
 
 
 def _reset_kwargs(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -36,10 +48,12 @@ def _reset_kwargs(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return kwargs
 
 
-def _label(row: Mapping[str, Any], header: str | None) -> str | None:
-    """The run's name: a request header, else the row's ``gymserve_label``, else the name in its ``agent_ref``."""
+def _label(row: Mapping[str, Any], header: str | None, taskset: str | None) -> str | None:
+    """The run's name: a request header, else the row's ``gymserve_label``, else the name in its ``agent_ref``, else its
+    taskset's.
+    """
     agent = row.get("agent_ref")
-    label = header or row.get("gymserve_label") or (agent.get("name") if isinstance(agent, dict) else None)
+    label = header or row.get("gymserve_label") or (agent.get("name") if isinstance(agent, dict) else None) or taskset
     return label[:_LABEL_CHARACTERS] if isinstance(label, str) and label else None
 
 
