@@ -135,7 +135,8 @@ def test_a_rollout_as_nemo_gym_plays_it(server: Server) -> None:
             ) as http,
         ):
             gym = Gym(server.url, http)
-            assert await gym.post("seed_session", {"verifier_metadata": {"reset_kwargs": {"day": DAY}}}) == (200, {})
+            status, seeded = await gym.post("seed_session", {"verifier_metadata": {"reset_kwargs": {"day": DAY}}})
+            assert (status, [*seeded]) == (200, ["mcp"])
             [name] = gym.cookies
             calls: list[tuple[str, Any, int]] = [
                 ("observation", None, 200),

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone, counts, masked, verification
+from gymserve.score import (
+    Ending,
+    RewardRule,
+    Rewards,
+    Score,
+    Spent,
+    Tombstone,
+    counts,
+    masked,
+    reward_components,
+    verification,
+)
 
 LARGEST = sys.float_info.max
 NEMO_GYM_KINDS = {  # nemo_gym/failure_kinds.py of nemo-gym 0.7.0
@@ -121,6 +132,7 @@ def test_an_episode_without_a_reward_says_so():
         (Ending.TIMED_OUT, "session_lost"),
         (Ending.SHUTDOWN, "shutdown"),
         (Ending.NEVER_OPENED, "provider_unavailable"),
+        (Ending.UNSCORED, "verifier_error"),
     ],
 )
 def test_an_episode_cut_short_is_masked_in_nemo_gyms_words(ending, kind):
@@ -180,3 +192,110 @@ def test_a_row_that_was_a_result_before_loses_what_was_said_of_it_then():
     again = masked(row, "session_lost", "gone").body
     assert again["instance_config"] == {"mask_sample": True, "level": 3}
     assert (again["failure_kind"], again["failure_reason"]) == ("session_lost", "gone") and "no_reward" not in again
+
+
+# -- a failure class -------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_class_is_a_masked_results_alone():
+    row = {"_ng_failure_class": "of the try before", "task": 1}
+    lost = stone(Ending.LOST, scored=False)
+    assert verification(row, lost, failure_class="again").body["_ng_failure_class"] == "again"
+    assert masked(row, "session_lost", "gone", failure_class="again").body["_ng_failure_class"] == "again"
+    done = stone(Ending.VERIFIED, scored=True, done=True)
+    for result in (
+        verification(row, done, failure_class="again"),
+        verification(row, lost),
+        masked(row, "session_lost", "gone"),
+    ):
+        assert "_ng_failure_class" not in result.body and result.body["task"] == 1
+
+
+# -- the parts of a reward -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({}, {}),
+        ({"reward_components": {"a": 1}}, {}),
+        ({"metadata": None}, {}),
+        ({"metadata": {"reward_components": [1]}}, {}),
+        ({"metadata": {"reward_components": {"a": 1, "b": -0.5, "c": True}}}, {"a": 1.0, "b": -0.5, "c": 1.0}),
+        ({"metadata": {"reward_components": {"a": None, "b": "1", "c": math.nan, "d": 10**400, "e": 0}}}, {"e": 0.0}),
+    ],
+)
+def test_an_observations_metadata_names_the_parts_of_its_reward(fields, parts):
+    assert reward_components(fields) == parts
+    assert all(type(part) is float for part in reward_components(fields).values())
+
+
+def parts_of(rule: RewardRule, *rewards: tuple[Any, dict[str, float]]) -> Any:
+    earned = Rewards(rule)
+    for reward, parts in rewards:
+        earned.add(reward, parts)
+    return earned.components
+
+
+@pytest.mark.parametrize(
+    ("rewards", "by_sum", "by_last", "by_max"),
+    [
+        ((), {}, {}, {}),
+        (((1, {"a": 1.0}),), {"a": 1.0}, {"a": 1.0}, {"a": 1.0}),
+        (
+            ((1, {"a": 1.0}), (3, {"a": 1.0, "b": 2.0})),
+            {"a": 2.0, "b": 2.0},
+            {"a": 1.0, "b": 2.0},
+            {"a": 1.0, "b": 2.0},
+        ),
+        (((3, {"a": 3.0}), (-1, {"b": -1.0})), {"a": 3.0, "b": -1.0}, {"b": -1.0}, {"a": 3.0}),
+        (((3, {"a": 3.0}), (3, {"b": 3.0})), {"a": 3.0, "b": 3.0}, {"b": 3.0}, {"a": 3.0}),
+        (((3, {"a": 3.0}), (None, {"b": 9.0}), (math.nan, {"c": 9.0})), {"a": 3.0}, {"a": 3.0}, {"a": 3.0}),
+        (((3, {"a": 3.0}), (4, {})), {"a": 3.0}, {}, {}),
+        (((1, {"a": LARGEST}), (1, {"a": LARGEST})), {"a": LARGEST}, {"a": LARGEST}, {"a": LARGEST}),
+    ],
+)
+def test_the_parts_go_with_their_rewards_by_the_rule(rewards, by_sum, by_last, by_max):
+    assert parts_of(RewardRule.SUM, *rewards) == by_sum
+    assert parts_of(RewardRule.LAST, *rewards) == by_last
+    assert parts_of(RewardRule.MAX, *rewards) == by_max
+
+
+@pytest.mark.parametrize(
+    ("reward", "parts", "add_up"),
+    [
+        (5.0, {}, True),
+        (0.3, {"a": 0.1, "b": 0.2}, True),
+        (1.0, {"a": 1.000009}, True),  # NeMo RL's own tolerance
+        (1.0, {"a": 1.000011}, False),
+        (0.0, {"a": 0.9e-6}, True),
+        (0.0, {"a": 1.1e-6}, False),
+        (0.5, {"a": 0.5, "b": 0.5}, False),
+        (1e16, {"a": 1e16, "b": 1.0, "c": -1e16}, False),
+    ],
+)
+def test_parts_are_told_where_they_add_up_to_the_reward(reward, parts, add_up):
+    score = Score(reward=reward, no_reward=False, components=parts)
+    assert score.components_add_up is add_up
+    body = verification({}, Tombstone(Ending.VERIFIED, "", 0.0, score, scored=True)).body
+    if add_up and parts:
+        assert body["reward_components"] == parts and {name: body[name] for name in parts} == parts
+    else:
+        assert {"reward_components", *parts}.isdisjoint(body)
+
+
+def test_parts_stand_beside_the_result_under_no_name_that_is_taken():
+    parts = {"reward": 0.5, "seconds_thinking": 0.25, "task_id": 0.125, "a": 0.125}
+    earned = {"reward": 1.0, "no_reward": False, "components": parts}
+    body = verification(ROW, stone(Ending.ACTION_ENDED, scored=True, **earned)).body
+    assert (body["reward"], body["seconds_thinking"], body["task_id"], body["a"]) == (1.0, 0.0, 7, 0.125)
+    assert (body["reward_components"], body["failure_kind"]) == (parts, "gymserve:action_ended_episode")
+
+
+def test_a_masked_result_names_the_parts_and_gives_each_nothing():
+    row = {"reward_components": {"old": 1.0}, "task": 1}
+    earned = {"reward": 1.0, "no_reward": False, "components": {"a": 0.75, "b": 0.25}}
+    body = verification(row, stone(Ending.LOST, scored=False, **earned)).body
+    assert (body["reward"], body["reward_components"]) == (0.0, {"a": 0.0, "b": 0.0})
+    assert {"a", "b"}.isdisjoint(body)
+    assert "reward_components" not in verification(row, stone(Ending.LOST, scored=False)).body

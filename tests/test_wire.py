@@ -25,6 +25,7 @@ from gymserve.wire import (
     Step,
     Turn,
     WireError,
+    action,
     call_tool,
     decode_answer,
     decode_question,
@@ -57,14 +58,37 @@ def test_a_question_is_written_and_read(question: Question, text: str) -> None:
 
 
 def test_an_action_is_forwarded_to_the_letter() -> None:
-    action = '{ "x": 1.50, "x": 1E400,\t"n": 123456789012345678901234567890, "s": "\\u00e9\\/" }'
-    assert Step(action).encode() == f'{{"type":"step","data":{action}}}'
+    text = '{ "x": 1.50, "x": 1E400,\t"n": 123456789012345678901234567890, "s": "\\u00e9\\/" }'
+    assert Step(text).encode() == f'{{"type":"step","data":{text}}}'
 
 
 def test_a_tool_is_called_by_a_step() -> None:
     step = call_tool('a"b', '{"x": 1.50}')
     assert step.encode() == ('{"type":"step","data":{"type":"call_tool","tool_name":"a\\"b","arguments":{"x": 1.50}}}')
     assert step.parsed() == {"type": "call_tool", "tool_name": 'a"b', "arguments": {"x": 1.5}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"evaluate": True, "by": [1.5, None, {"a": "\u00e9\ud800"}]},
+        {"tool_name": "score"},
+        {"arguments": {}},
+        {"tool_name": "score", "arguments": {}, "more": 1},
+        {"tool_name": "score", "arguments": "{}"},
+        {"tool_name": "score", "arguments": None},
+        {"tool_name": 5, "arguments": {}},
+    ],
+)
+def test_an_action_given_as_values_is_its_fields(value: dict[str, Any]) -> None:
+    assert decode_question(action(value).encode()) == Step(json.dumps(value, separators=(",", ":")))
+
+
+def test_an_action_given_as_a_tool_and_its_arguments_is_a_tool_call() -> None:
+    value = {"arguments": {"strict": True, "tool_name": "x"}, "tool_name": 'a"b'}
+    assert action(value).parsed() == {"type": "call_tool", **value}
+    assert action(value) == call_tool('a"b', '{"strict": true, "tool_name": "x"}')
 
 
 def test_a_reset_needs_no_data() -> None:
