@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 import trio
 
-from gymserve.errors import NoSession, ShuttingDown
+from gymserve.errors import GymserveError, NoSession, SeedConflict, ShuttingDown
 from gymserve.identity import new_session_id
 from gymserve.memory import Memory
 from gymserve.names import Names
@@ -84,25 +84,28 @@ class Gateway:
             raise
         return session
 
-    async def seed_by_name(
+    def begin_by_name(
         self, name: str, payload: Mapping[str, Any], label: str | None, reset_kwargs: Mapping[str, Any]
-    ) -> str:
-        """The id of the session that its client calls ``name``, open. Equal seeds share it; cancelled, it goes on
-        opening: who has the name can seed or close it again.
+    ) -> Session:
+        """The session that its client calls ``name``, which opens or is open. Equal seeds share it, and it goes on
+        opening though nobody waits: who has the name can seed or close it again.
 
         :param payload: what the client sent with the name; with another one the name is taken.
-        :raises SeedConflict: the name was closed, or has another payload.
-        :raises SessionGone: its session has ended. :raises GymserveError: as `seed`.
+        :raises SeedConflict: the name was closed, has another payload, or its session has ended.
+        :raises ShuttingDown: no new sessions are taken.
         """
         session_id = self._names.find(name, payload)
-        if session_id is None:
-            session_id = new_session_id()
-            session = self._begin(session_id, label, reset_kwargs)
-            self._names.put(name, session_id, payload)
-        else:
-            session = self.find(session_id)
-        await session.opened()
-        return session_id
+        if session_id is not None:
+            try:
+                return self.find(session_id)
+            except GymserveError:
+                raise SeedConflict(
+                    "the session of this resources_session_id has ended; another episode needs another id"
+                ) from None
+        session_id = new_session_id()
+        session = self._begin(session_id, label, reset_kwargs)
+        self._names.put(name, session_id, payload)
+        return session
 
     def close_by_name(self, name: str) -> None:
         """End the session of that name, if there is one; from now on it cannot be seeded."""
@@ -129,6 +132,8 @@ class Gateway:
         assert stone is not None
         self._tombstones.put(session.id, stone)
         self._names.end(session.id, may_be_seeded_again=stone.ending is Ending.NEVER_OPENED)
+        if stone.ending is Ending.UNSCORED:
+            self._tell_once("a verify action failed, and its result is masked (said once)", reason=stone.reason)
         if stone.scored:
             self._warn_once(stone.score)
 
@@ -138,10 +143,10 @@ class Gateway:
         if not score.components_add_up:
             self._tell_once("reward_components do not add up to the reward: they are left out (said once)")
 
-    def _tell_once(self, sentence: str) -> None:
+    def _tell_once(self, sentence: str, **details: str) -> None:
         if sentence not in self._told:
             self._told.add(sentence)
-            _log.warning(sentence, env=str(self._opener.address))
+            _log.warning(sentence, env=str(self._opener.address), **details)
 
     def find(self, session_id: str | None) -> Session:
         """The live session of that id, its idle clock started again.

@@ -47,7 +47,7 @@ class Seeding:
         """:param reset_kwargs: what every reset gets beside its row's own arguments."""
         self._has_seed = reset_kwargs.get("seed") is not None
         self._derives = derives
-        self._warns = warns and not derives
+        self._warns = warns
         self._seen: OrderedDict[bytes, str | None] = OrderedDict()
 
     def kwargs(self, row: Mapping[str, Any], own: Mapping[str, Any], name: str | None = None) -> Mapping[str, Any]:

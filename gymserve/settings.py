@@ -126,6 +126,16 @@ def _finite(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return value
 
 
+def _action(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if not value:
+        raise ValueError("an action has at least one field")
+    if "tool_name" in value:
+        tool, arguments = value["tool_name"], value.get("arguments")
+        if len(value) != 2 or not (isinstance(tool, str) and tool and isinstance(arguments, dict)):
+            raise ValueError('a tool call has "tool_name", a text, and "arguments", an object, and nothing else')
+    return value
+
+
 def _split(value: object) -> object:
     return tuple(value.split(",")) if isinstance(value, str) else value
 
@@ -206,8 +216,8 @@ JsonObject = Annotated[
     AfterValidator(_finite),
     Form("JSON", 'a JSON object such as {"level": 2}'),
 ]
-OptionalJsonObject = Annotated[
-    Annotated[dict[str, JsonValue], AfterValidator(_finite)] | None,
+Action = Annotated[
+    Annotated[dict[str, JsonValue], AfterValidator(_finite), AfterValidator(_action)] | None,
     BeforeValidator(_parsed),
     Form("JSON", 'a JSON object such as {"evaluate": true} or {"tool_name": "score", "arguments": {}}'),
 ]
@@ -302,7 +312,7 @@ class ServeSettings(Settings):
     failure_class: FailureClass = Field(
         default=None, description="Failure class of masked results (_ng_failure_class), for NeMo Gym's retries."
     )
-    verify_action: OptionalJsonObject = Field(
+    verify_action: Action = Field(
         default=None,
         description="Action sent at verify to an episode that is not done: its fields, or a tool call.",
     )

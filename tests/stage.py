@@ -27,6 +27,7 @@ from gymserve.toolbox import ROUTE_NAMES, with_reward
 
 ADDRESS = parse_address("environment:8000")
 COOKIE = SessionCookie("test", ["a secret of the tests"])
+LONGEST_SECONDS = 100_000.0  # of a scenario
 
 
 def typed_seed(name: str, task_data: Mapping[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
@@ -191,6 +192,7 @@ async def raise_the_curtain(
     dialect = dialect or Dialect()
     taken = ROUTE_NAMES | ({dialect.observation_tool} if dialect.observation_tool else set())
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(drop_the_curtain)
         network = MemoryNetwork(nursery, server, connect_timeout_seconds=connect_timeout_seconds)
         kept = Terms(**terms)
         door = open_door(
@@ -220,3 +222,9 @@ async def raise_the_curtain(
                 rollouts = Rollouts(gateway, dialect, seeding, None, kept_seconds=tombstone_seconds)
                 yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, rollouts))
         nursery.cancel_scope.cancel()
+
+
+async def drop_the_curtain() -> None:
+    """A scenario that waits for what never comes fails, though keepalives go on for ever."""
+    await trio.sleep(LONGEST_SECONDS)
+    raise TimeoutError(f"the scenario has not ended within {LONGEST_SECONDS:g} s")

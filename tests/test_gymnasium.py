@@ -72,7 +72,7 @@ def ended(answer: Answer) -> tuple[float, bool, str | None]:
     assert (answer.status, answer.body["terminated"], answer.body["truncated"]) == (200, True, False)
     info = answer.body["info"]
     assert info.get("mask_sample", False) == info.get("instance_config", {}).get("mask_sample", False)
-    assert {"reward", "tool_outputs"}.isdisjoint(info)
+    assert "reward" not in info
     return answer.body["reward"], info.get("mask_sample", False), info.get("failure_kind")
 
 
@@ -120,12 +120,14 @@ async def test_an_episode_from_reset_to_done_and_close(autojump_clock):
         }
         assert trio.current_time() == 3
         last = await act(client, call({"by": 2}))
+        output = json.dumps(shown(5, 0.4, target=5), separators=(",", ":"))
         assert last.body == {
             "observation": None,
             "reward": 0.4,
             "terminated": True,
             "truncated": False,
             "info": {
+                "tool_outputs": [{"call_id": "c1", "output": output}],
                 "steps": 2,
                 "done": True,
                 "seconds_waiting": 0.0,
@@ -234,11 +236,7 @@ FAILING_CALLS = [
     (call('"\ud800"'), "bad_arguments", "json_invalid"),
     (call(""), "bad_arguments", "missing"),
     ({"type": "function_call", "call_id": "c1", "name": "step"}, "bad_arguments", "missing"),
-    (
-        {"type": "function_call", "call_id": "c1"},
-        "unknown_tool",
-        "there is no tool 'None'; the tools are observation, step",
-    ),
+    ({"type": "function_call", "call_id": "c1"}, "bad_arguments", "string_type"),
     (call({"by": 1, "extra": 1}), "bad_arguments", "extra_forbidden"),
 ]
 
@@ -337,7 +335,6 @@ SAID: list[tuple[tuple[Any, ...], str]] = [
     ((message("left"),), "left"),
     ((message("left", " and up"), {"type": "reasoning", "content": "hm"}, message("!")), "left and up!"),
     (({"role": "assistant", "content": "left"},), "left"),
-    (({"type": "message", "content": [{"type": "refusal", "refusal": "no"}, 5]}, "nonsense"), ""),
     ((message('"é\\'),), '"é\\'),
 ]
 
@@ -357,6 +354,16 @@ async def test_a_plain_message_is_the_action_where_its_field_is_named(autojump_c
                 "info": {"tool_outputs": []},
             }
         assert environment.actions == [{"move": text} for _, text in SAID]
+
+
+@pytest.mark.parametrize("output", [[], [5], [{"type": "reasoning"}], [{"content": [{"type": "refusal"}, 5]}, "no"]])
+async def test_where_nothing_is_said_there_is_no_action_and_the_episode_ends(autojump_clock, output):
+    environment = Steps(None, 0.25)
+    async with raise_the_curtain(environment, dialect=Dialect(text_action="move")) as stage:
+        client = stage.client()
+        await reset(client)
+        assert ended(await act(client, *output)) == (0.0, False, None)
+        assert environment.actions == []
 
 
 async def test_a_function_call_beats_the_message_beside_it(autojump_clock):
@@ -566,6 +573,46 @@ async def test_what_was_told_is_remembered_from_the_last_step_on_however_long_th
         await client.hang_up()
         await trio.sleep(60)  # longer than it takes: nobody is there when the session ends
         assert ended(await act(client, message("done"), request_id="two")) == (0.5, False, None)
+
+
+async def test_a_step_that_takes_longer_than_anything_is_remembered_can_be_repeated(autojump_clock):
+    async with raise_the_curtain(server(1, "slow-step:30"), tombstone_seconds=20) as stage:
+        client = stage.client()
+        await reset(client, reset_kwargs={"target": 4})
+        await act(client, call({"by": 1}), request_id="one")
+        last = await act(client, call({"by": 3}), request_id="two")
+        assert ended(last) == (0.75, False, None)
+        assert (await act(client, call({"by": 3}), request_id="two")).body == last.body
+
+
+@pytest.mark.parametrize("output", [call({"by": 2}), message("by two")])
+async def test_a_step_whose_client_hangs_up_before_its_turn_is_made_all_the_same(autojump_clock, output):
+    environment = Steps(None, 0.25, 0.5, seconds=30)
+    async with raise_the_curtain(environment, dialect=Dialect(text_action="move")) as stage:
+        client, other = stage.client(), stage.client()
+        await reset(client)
+        other.cookies = dict(client.cookies)
+        await begin_to_act(client, call({"by": 1}), request_id="one")
+        await begin_to_act(other, output, request_id="two")
+        await trio.sleep(5)
+        await other.hang_up()
+        assert (await client.answer()).body["reward"] == 0.25
+        again = await act(other, output, request_id="two")
+        assert (again.body["reward"], trio.current_time(), len(environment.actions)) == (0.5, 60, 2)
+
+
+@pytest.mark.parametrize("output", [call({"by": 2}), message("more")])
+async def test_a_step_after_the_end_that_nobody_heard_of_is_told_of_it(autojump_clock, output):
+    environment = Steps(None, 0.25, 0.5, last_is_done=True, seconds=30)
+    async with raise_the_curtain(environment, dialect=Dialect(text_action="move")) as stage:
+        client = stage.client()
+        await reset(client)
+        await act(client, call({"by": 1}), request_id="one")
+        await begin_to_act(client, call({"by": 2}), request_id="two")
+        await client.hang_up()
+        await trio.sleep(40)
+        assert ended(await act(client, output, request_id="three")) == (0.5, False, None)
+        assert len(environment.actions) == 2
 
 
 async def test_another_step_before_the_answer_waits_its_turn_and_all_rewards_are_told_once(autojump_clock):

@@ -91,7 +91,7 @@ async def is_in_state(server: Server, state: str) -> bool:
 async def test_a_rollout_as_verifiers_plays_it(env: Server, server: Server) -> None:
     before = await episodes(env.url)
     client = Rollout(server.url)
-    assert (await client.seed(day=DAY)).json() == {}
+    assert [*(await client.seed(day=DAY)).json()] == ["mcp"]
     assert (await client.post("observation")).json()["result"]["day"] == DAY
     assert [(await client.post("fly")).status_code, (await client.post("status", [1])).status_code] == [404, 422]
     assert (await episodes(env.url))["active"] == before["active"] + 1
@@ -229,9 +229,11 @@ async def test_an_abandoned_session_gives_its_slot_back_in_time(env: Server, str
 
 
 async def test_masked_as_error_changes_the_status_and_nothing_else(server: Server, strict: Server) -> None:
-    normal, error = [await Rollout(each.url).verify(task="a") for each in (server, strict)]
-    assert (normal.status_code, error.status_code) == (200, 503)
-    assert normal.json() == error.json()
+    error, always = [await Rollout(each.url).verify(task="a") for each in (server, strict)]  # httpx is verifiers' client
+    row = {"responses_create_params": {}, "response": {}, "task": "a"}
+    flag = await Rollout(server.url).post("verify", row, headers={"X-Gymserve-Masked": "flag"})
+    assert (error.status_code, always.status_code, flag.status_code) == (503, 503, 200)
+    assert error.json() == always.json() == flag.json()
     assert (error.json()["mask_sample"], error.json()["task"], error.json()["failure_kind"]) == (
         True,
         "a",
@@ -303,7 +305,7 @@ async def test_a_killed_environment_server_masks_its_rollouts() -> None:
             assert (answer.status_code, answer.json()["error"], answer.json()["done"]) == (status, error, True)
         for client in (idle, busy):
             verified = await client.verify()
-            assert (verified.status_code, verified.json()["reward"]) == (200, 0.0)
+            assert (verified.status_code, verified.json()["reward"]) == (503, 0.0)
             assert (verified.json()["mask_sample"], verified.json()["failure_kind"]) == (True, "session_lost")
 
 
@@ -569,5 +571,5 @@ async def test_a_secret_kept_over_a_restart_keeps_cookies_known(env: Server) -> 
         gone = await client.post("status")
         assert (gone.status_code, gone.json()["error"]) == (404, "no_session")
         verified = await client.verify()
-        assert (verified.status_code, verified.json()["mask_sample"]) == (200, True)
+        assert (verified.status_code, verified.json()["mask_sample"]) == (503, True)
         assert client.handed_out == [client.cookie] * 2  # read, understood and signed again

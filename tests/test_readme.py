@@ -191,8 +191,10 @@ def test_every_fault_is_told() -> None:
 def test_the_configuration_examples_can_be_read() -> None:
     [verifiers] = [tomllib.loads(block) for block in blocks("toml")]
     assert verifiers["env"]["taskset"]["task"]["resources_url"] == "http://127.0.0.1:8100"
-    [nemo_gym] = [yaml.safe_load(block) for block in blocks("yaml")]
-    assert next(iter(nemo_gym["grid"])) == "external"
+    running, declared = [yaml.safe_load(block) for block in blocks("yaml")]
+    assert next(iter(running["grid"])) == "external"
+    [turns] = declared["grid_turns"]["environment_servers"].values()
+    assert turns["resources_tool_transports"] == ["direct_http"]
 
 
 def test_the_rewards_of_gridsim_are_those_that_are_printed() -> None:

@@ -48,6 +48,12 @@ TAKEN: list[tuple[str, object, object]] = [
 ]
 
 REFUSED: list[tuple[str, object]] = [
+    ("verify_action", "{}"),
+    ("verify_action", {"tool_name": 5}),
+    ("verify_action", {"tool_name": "score"}),
+    ("verify_action", {"tool_name": "", "arguments": {}}),
+    ("verify_action", {"tool_name": "score", "arguments": []}),
+    ("failure_class", "two words"),
     ("env", "envs.example"),
     ("env", "ftp://envs.example"),
     ("env_header", ["no colon"]),

@@ -274,7 +274,6 @@ async def test_a_name_belongs_to_one_payload(autojump_clock, other):
 
 @pytest.mark.parametrize("end", ["expire", "verify", "lose", "close by cookie"])
 async def test_a_seed_repeated_after_the_end_hears_of_it_and_opens_nothing(autojump_clock, end):
-    kinds = {"expire": "session_expired", "lose": "session_lost"}
     async with raise_the_curtain(server(1, "drop-mid-step:1"), idle_timeout_seconds=100) as stage:
         client, again = stage.client(), stage.client()
         await client.seed(typed_seed(NAME))
@@ -288,7 +287,7 @@ async def test_a_seed_repeated_after_the_end_hears_of_it_and_opens_nothing(autoj
             case "close by cookie":
                 await client.ask("POST", "/close_session", {})
         answer = await again.seed(typed_seed(NAME))
-        assert (said(answer), answer.body["done"]) == ((410, kinds.get(end, "session_closed")), True)
+        assert said(answer) == (409, "seed_conflict") and "has ended" in answer.body["detail"]
         assert said(await again.seed(typed_seed(NAME, {"task": 2}))) == (409, "seed_conflict")
         assert stage.episodes["opened"] == 1
 
@@ -347,7 +346,7 @@ async def test_a_close_ends_a_seed_that_waits_in_the_line(autojump_clock):
         await trio.sleep(5)
         assert (await stage.listing())["waiting"] == 2
         assert (await stage.client().close_by_name(NAME)).status == 200
-        assert [said(await client.answer()) for client in (waiting, joined)] == [(410, "session_closed")] * 2
+        assert [said(await client.answer()) for client in (waiting, joined)] == [(409, "seed_conflict")] * 2
         assert (await stage.listing())["waiting"] == 1
         assert said(await waiting.seed(typed_seed(NAME))) == (409, "seed_conflict")
         assert trio.current_time() == 5
@@ -364,7 +363,7 @@ async def test_a_close_cuts_a_reset_short(autojump_clock):
         await client.send("POST", "/seed_session", typed_seed(NAME))
         await trio.sleep(5)
         await stage.client().close_by_name(NAME)
-        assert said(await client.answer()) == (410, "session_closed")
+        assert said(await client.answer()) == (409, "seed_conflict")
         await wait_all_tasks_blocked()
         assert trio.current_time() == 5 and stage.opener.line.held == 0
 
@@ -398,7 +397,7 @@ async def test_a_seed_outlives_its_client_and_its_idle_clock_starts_when_it_open
         await trio.sleep_until(193)
         await wait_all_tasks_blocked()
         assert (stage.episodes["active"], stage.opener.line.held) == (0, 0)
-        assert said(await client.seed(typed_seed(NAME))) == (410, "session_expired")
+        assert said(await client.seed(typed_seed(NAME))) == (409, "seed_conflict")
 
 
 async def test_a_client_that_comes_back_finds_its_place_in_the_line(autojump_clock):
@@ -517,7 +516,7 @@ async def test_an_ended_sessions_name_is_forgotten_with_its_tombstone(autojump_c
         client = stage.client()
         await client.seed(typed_seed(NAME))
         await trio.sleep_until(1000 - 1e-6)
-        assert said(await client.seed(typed_seed(NAME))) == (410, "session_expired")
+        assert said(await client.seed(typed_seed(NAME))) == (409, "seed_conflict")
         await trio.sleep_until(1000)
         assert (await client.seed(typed_seed(NAME))).status == 200
         assert stage.episodes == {"active": 1, "max": 1, "opened": 2, "closed": 1}
@@ -544,3 +543,29 @@ async def test_a_seed_that_waits_at_the_shutdown_hears_503(autojump_clock):
         assert said(await waiting.answer()) == (503, "shutting_down")
         assert said(await waiting.seed(typed_seed("another"))) == (503, "shutting_down")
         assert trio.current_time() == 5
+
+
+# -- clients that do not stay ------------------------------------------------------------------------------------------
+
+
+async def test_a_seed_or_close_that_arrived_whole_takes_effect_though_its_client_is_gone_at_once(autojump_clock):
+    async with raise_the_curtain(server()) as stage:
+        client = stage.client()
+        await client.send("POST", "/seed_session", typed_seed(NAME))
+        await client.hang_up()
+        await trio.sleep(1)
+        assert stage.episodes["active"] == 1
+        assert (await client.seed(typed_seed(NAME))).status == 200
+        await client.send("POST", "/close_session", typed_close(NAME))
+        await client.hang_up()
+        await trio.sleep(1)
+        assert stage.episodes["active"] == 0
+
+
+async def test_a_default_that_is_spelled_out_is_the_same_payload(autojump_clock):
+    async with raise_the_curtain(server()) as stage:
+        client = stage.client()
+        seed = typed_seed(NAME)
+        await client.seed(seed)
+        del seed["episode_id"]["attempt"]
+        assert (await client.seed(seed)).status == 200

@@ -9,7 +9,7 @@ from gymserve.errors import GymserveError, GymserveFailed
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer
 from gymserve.http.connection import REFUSAL_EXTENSION
-from gymserve.http.delivery import release_undelivered
+from gymserve.http.delivery import see_through
 from gymserve.http.hangups import quiet_hang_ups
 from gymserve.http.mcp import McpEndpoint, beside_mcp
 from gymserve.http.own import add_own_routes
@@ -29,7 +29,7 @@ def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts, mcp:
     _add_errors(app)
     add_rollout_routes(app, rollouts)
     add_own_routes(app, gateway)
-    served = quiet_hang_ups(release_undelivered(app, gateway))
+    served = quiet_hang_ups(see_through(app, gateway))
     return strip_rollout_prefix(served if mcp is None else beside_mcp(served, mcp))
 
 

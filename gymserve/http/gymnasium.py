@@ -124,21 +124,24 @@ class Gymnasium:
         """
         turn = _Turn(request_id)
         calls = [item for item in output if item.get("type") == "function_call"]
-        if session is None or session.is_done or not (calls or self._text_action):
+        said = "".join(_said(output))
+        if session is None or session.is_done or not (calls or (self._text_action and said)):
             turn.ends = True
         elif calls:
             turn.seen, turn.toolbox = session.latest, session.toolbox
             turn.tool_calls = [self._begin_call(session, item) for item in calls]
         else:
-            turn.action = session.begin(wire.Step(written({self._text_action: "".join(_said(output))})))
+            turn.action = session.begin(wire.Step(written({self._text_action: said})))
         return turn
 
     def _begin_call(self, session: Session, item: Item) -> _ToolCall:
-        call_id, name = item.get("call_id"), str(item.get("name"))
-        if name == self._observation_tool:
+        call_id, name = item.get("call_id"), item.get("name")
+        if name is not None and name == self._observation_tool:
             return _ToolCall(call_id)
         try:
-            arguments = read_object(str(item.get("arguments") or "").encode("utf-8", "surrogatepass")).text
+            if not isinstance(name, str):
+                raise BadArguments.because("string_type", "a function call needs a name", "response", "output")
+            arguments = read_object(_arguments(item).encode("utf-8", "surrogatepass")).text
             return _ToolCall(call_id, begin_call(session, name, arguments, self._observation_tool))
         except GymserveError as refusal:
             return _ToolCall(call_id, refusal=refusal)
@@ -153,6 +156,8 @@ class Gymnasium:
             verified = await self._gateway.verify(session_id, {})
             reward = 0.0 if verified.masked else verified.body["reward"] - play.told
             info = {key: value for key, value in verified.body.items() if key != "reward"}
+            if outputs:
+                info["tool_outputs"] = outputs
             over = True
         else:
             reward, info, over = session.reward - play.told, {"tool_outputs": outputs}, False
@@ -166,6 +171,12 @@ class Gymnasium:
             "truncated": False,
             "info": info,
         }
+
+
+def _arguments(item: Item) -> str:
+    """The call's arguments, which are JSON text in OpenAI's Responses API; nothing is ``{}``."""
+    arguments = item.get("arguments") or ""
+    return arguments if isinstance(arguments, str) else written(arguments)
 
 
 async def _tool_outputs(turn: _Turn) -> list[Item]:

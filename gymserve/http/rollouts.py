@@ -10,10 +10,10 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import NotFound
 
 from gymserve.aggregate import aggregate_metrics
-from gymserve.errors import BadArguments
+from gymserve.errors import BadArguments, SeedConflict, SessionGone
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import JsonObject, answer, read_object
-from gymserve.http.delivery import note_seeded
+from gymserve.http.delivery import note_effect, note_seeded
 from gymserve.http.gymnasium import Gymnasium
 from gymserve.http.masks import MASKED_HEADER, MaskedAsError, masked_status
 from gymserve.http.tasks import Task, read_task
@@ -77,7 +77,8 @@ class Rollouts:
     async def seed_session(self) -> Response:
         body = await self._body_of_a_seed()
         if is_typed(body):
-            return await self._seed_by_name(read_typed(TypedSeed, body), body)
+            return await self._seed_by_name(read_typed(TypedSeed, body))
+        note_effect(request.scope)
         task = self._task(body)
         session = await self._seed(task)
         offers = self._dialect.mcp == "always" or not task.lists_tools
@@ -98,10 +99,16 @@ class Rollouts:
         note_seeded(request.scope, session.id)
         return session
 
-    async def _seed_by_name(self, seed: TypedSeed, body: Mapping[str, Any]) -> Response:
+    async def _seed_by_name(self, seed: TypedSeed) -> Response:
         name = seed.resources_session_id
         task = self._task(seed.task_data, name=name, taskset=seed.task_id.taskset)
-        g.session_id = await self._gateway.seed_by_name(name, body, task.label, task.reset_kwargs)
+        session = self._gateway.begin_by_name(name, seed.model_dump(), task.label, task.reset_kwargs)
+        note_effect(request.scope)
+        g.session_id = session.id
+        try:
+            await session.opened()
+        except SessionGone:
+            raise SeedConflict("this resources_session_id was closed while its seed waited") from None
         return answer(
             {
                 "resources_session_id": name,
@@ -111,14 +118,14 @@ class Rollouts:
         )
 
     async def verify(self) -> Response:
-        status_if_masked = self._masked_status()
+        status_if_masked = self._masked_status(request.headers.get("User-Agent"))
         result = await self._gateway.verify(g.session_id, (await _object()).value)
         return answer(result.body, status_if_masked if result.masked else 200)
 
-    def _masked_status(self) -> int:
+    def _masked_status(self, user_agent: str | None) -> int:
         return masked_status(
             self._dialect.masked_as_error,
-            user_agent=request.headers.get("User-Agent"),
+            user_agent=user_agent,
             wish=request.headers.get(MASKED_HEADER),
         )
 
@@ -149,7 +156,7 @@ class Rollouts:
         row = _row_of_a_step(await _data())
         if row is None:
             return await self.call_tool("step")
-        status_if_masked = self._masked_status()
+        status_if_masked = self._masked_status(None)  # verifiers does not speak this protocol
         stepped = await self._gymnasium.step(g.session_id, row)
         return answer(stepped, status_if_masked if stepped["info"].get("mask_sample") else 200)
 
