@@ -20,7 +20,7 @@ from gymserve.network import Network, NotAnEnvironmentServer
 from gymserve.resets import ResetFailed
 from gymserve.toolbox import Show, Toolbox, is_mcp, listed_tools, make_toolbox
 from gymserve.verdict import Verdict, is_refused, verdict
-from gymserve.websocket import HandshakeFailed
+from gymserve.websocket import MAX_MESSAGE_BYTES, HandshakeFailed
 
 _log = structlog.get_logger()
 
@@ -63,6 +63,8 @@ async def open_door(
     answer_timeout_seconds: float,
     restart_patience_seconds: float,
     max_handshakes: int,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_connections: float = math.inf,
     taken_names: frozenset[str],
     show: Show,
     jitter: Callable[[], float] = _jitter,
@@ -73,6 +75,7 @@ async def open_door(
 
     :param answer_timeout_seconds: for the first answer on a connection; it may have to wait for an environment.
     :param restart_patience_seconds: how long a server that has opened episodes may refuse before it counts as hopeless.
+    :param max_connections: as `Line` has ``max_held``.
     :param taken_names: names that no tool can have.
     :param jitter: as `Line` has it.
     """
@@ -87,6 +90,8 @@ async def open_door(
             answer_timeout_seconds=answer_timeout_seconds,
             restart_patience_seconds=restart_patience_seconds,
             max_handshakes=max_handshakes,
+            max_message_bytes=max_message_bytes,
+            max_connections=max_connections,
             taken_names=taken_names,
             show=show,
             jitter=jitter,
@@ -111,6 +116,8 @@ class Door:
         answer_timeout_seconds: float,
         restart_patience_seconds: float,
         max_handshakes: int,
+        max_message_bytes: int,
+        max_connections: float,
         taken_names: frozenset[str],
         show: Show,
         jitter: Callable[[], float],
@@ -121,6 +128,7 @@ class Door:
             dismiss=self._begin_to_dismiss,
             jitter=jitter,
             max_handshakes=max_handshakes,
+            max_held=max_connections,
         )
         self.lesson: Lesson | None = None
         self.toolbox: Toolbox | None = None
@@ -133,6 +141,7 @@ class Door:
         self._close_timeout_seconds = close_timeout_seconds
         self._answer_timeout_seconds = answer_timeout_seconds
         self._restart_patience_seconds = restart_patience_seconds
+        self._max_message_bytes = max_message_bytes
         self._taken_names = taken_names
         self._show = show
         self._health = Health(lambda: network.is_alive(address, headers))
@@ -174,6 +183,7 @@ class Door:
             self._headers,
             self._health,
             connect_timeout_seconds=self._connect_timeout_seconds,
+            max_message_bytes=self._max_message_bytes,
             on_silence=self._on_silence,
         )
         try:

@@ -14,10 +14,10 @@ import trio_websocket
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
 from gymserve.network import Network
-from gymserve.websocket import handshake_failure, open_websocket
+from gymserve.websocket import MAX_MESSAGE_BYTES, handshake_failure, open_websocket
 
 _OVERSIZE = "Exceeded maximum message size"  # how trio-websocket explains a close of its own (trio_websocket/_impl.py)
-_PROTOCOL_ERROR = 1002  # RFC 6455 section 7.4.1
+_PROTOCOL_ERROR = 1002  # RFC 6455 section 7.4.1; here: what the server said is of no use, and would be no better again
 _LAST_WORD_SECONDS = 0.5
 
 
@@ -50,8 +50,16 @@ class Episode:
     is seen at once (`read`), one asks.
     """
 
-    def __init__(self, network: Network, address: EnvironmentAddress, headers: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        network: Network,
+        address: EnvironmentAddress,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self._network = network
+        self._max_message_bytes = max_message_bytes
         self._address = address
         self._headers = headers
         self._conversation = wire.Conversation()
@@ -88,7 +96,9 @@ class Episode:
         failure: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:  # trio-websocket's own reader lives here
-                self._websocket = await open_websocket(nursery, stream, self._address, self._headers)
+                self._websocket = await open_websocket(
+                    nursery, stream, self._address, self._headers, max_message_bytes=self._max_message_bytes
+                )
                 task_status.started()
                 await trio.sleep_forever()
         except* Exception as group:  # the firewall of this connection
@@ -262,7 +272,7 @@ def _closed(reason: trio_websocket.CloseReason | None) -> EpisodeLost:
         return EpisodeLost("the connection was closed")
     said = f" ({reason.reason})" if reason.reason else ""
     if reason.code == 1009 and (reason.reason or "").startswith(_OVERSIZE):
-        return EpisodeLost(f"the server's message was too large{said}")
+        return EpisodeLost(f"the server's message was larger than --max-observation allows{said}", _PROTOCOL_ERROR)
     if reason.code == 1006:
         return EpisodeLost("the server dropped the connection")
     return EpisodeLost(f"the server closed the connection with code {reason.code}{said}", reason.code)

@@ -138,6 +138,48 @@ class NoRoom(GymserveError):
     retry_after_seconds = 10
 
 
+class TooManySessions(GymserveError):
+    """There are as many sessions as there may be."""
+
+    status = 503
+    kind = "too_many_sessions"
+    retry_after_seconds = 10
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"gymserve has {most} sessions, as many as it may; verify or close sessions that are over, "
+            "have fewer rollouts at once, or raise --max-sessions"
+        )
+
+
+class LineFull(GymserveError):
+    """As many sessions wait for an episode as may."""
+
+    status = 503
+    kind = "line_full"
+    retry_after_seconds = 10
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} sessions wait for an environment already, as many as may; "
+            "have fewer rollouts at once, give the environment server more slots, or raise --max-waiting"
+        )
+
+
+class TooManyConnections(GymserveError):
+    """There are so many connections that what this one asks for cannot be waited for."""
+
+    status = 503
+    kind = "too_many_connections"
+    retry_after_seconds = 10
+
+    def __init__(self) -> None:
+        super().__init__(
+            "gymserve has as many connections as it may, or as there are file descriptors for; "
+            "have fewer rollouts at once, or raise --max-connections or the limit on open files (ulimit -n)"
+        )
+
+
 class ShuttingDown(GymserveError):
     """This gymserve takes no new sessions."""
 

@@ -4,12 +4,13 @@ import contextvars
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from gymserve.errors import GymserveError, NoSession, SeedConflict, ShuttingDown
+from gymserve.errors import GymserveError, LineFull, NoSession, SeedConflict, ShuttingDown, TooManySessions
 from gymserve.identity import new_session_id
 from gymserve.memory import Memory
 from gymserve.names import Names
@@ -25,16 +26,32 @@ _LAST_SECONDS = 2.0  # for the goodbyes of a gateway that closes: a little more 
 
 @asynccontextmanager
 async def open_gateway(
-    opener: Opener, terms: Terms, *, tombstone_seconds: float, failure_class: str | None = None
+    opener: Opener,
+    terms: Terms,
+    *,
+    tombstone_seconds: float,
+    failure_class: str | None = None,
+    max_sessions: int | None = None,
+    max_waiting: int | None = None,
 ) -> AsyncIterator["Gateway"]:
     """A gateway whose sessions live in a nursery of its own; leaving ends them, each with a goodbye.
 
     It is opened around the HTTP server and never inside a framework's lifespan, whose teardown breaks Trio's nesting.
 
     :param failure_class: as `score.masked` has it.
+    :param max_sessions: those that have not ended; one that is seeded again makes room for itself.
+    :param max_waiting: those of them that have no connection to an environment yet.
     """
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(nursery, opener, terms, tombstone_seconds=tombstone_seconds, failure_class=failure_class)
+        gateway = Gateway(
+            nursery,
+            opener,
+            terms,
+            tombstone_seconds=tombstone_seconds,
+            failure_class=failure_class,
+            max_sessions=max_sessions,
+            max_waiting=max_waiting,
+        )
         try:
             yield gateway
         finally:
@@ -53,12 +70,18 @@ class Gateway:
         *,
         tombstone_seconds: float,
         failure_class: str | None,
+        max_sessions: int | None,
+        max_waiting: int | None,
     ) -> None:
         self._nursery = nursery
         self._opener = opener
         self._terms = terms
         self._failure_class = failure_class
+        self._max_sessions = max_sessions
+        self._max_waiting = max_waiting
         self._sessions: dict[str, Session] = {}
+        self._living = 0  # the sessions that have not ended; others of them say goodbye
+        self._in_line: set[str] = set()
         self._tombstones: Memory[Tombstone] = Memory(kept_seconds=tombstone_seconds)
         self._names = Names(kept_seconds=tombstone_seconds)
         self._traffic = Traffic()
@@ -74,6 +97,7 @@ class Gateway:
         """A new session, open. Cancelled, it is given up at once.
 
         :raises ShuttingDown: no new sessions are taken.
+        :raises TooManySessions: and :raises LineFull: there are as many as may be.
         :raises GymserveError: as `Opener.open`.
         """
         session = self._begin(session_id, label, reset_kwargs)
@@ -99,6 +123,8 @@ class Gateway:
             try:
                 return self.find(session_id)
             except GymserveError:
+                if self._stopping:
+                    raise ShuttingDown from None
                 raise SeedConflict(
                     "the session of this resources_session_id has ended; another episode needs another id"
                 ) from None
@@ -112,24 +138,44 @@ class Gateway:
         self.close(self._names.close(name), "the client closed it")
 
     def _begin(self, session_id: str, label: str | None, reset_kwargs: Mapping[str, Any]) -> Session:
-        if self._stopping:
-            raise ShuttingDown
+        self._admit()
         session = Session(
             session_id, label, self._opener, self._terms, reset_kwargs, traffic=self._traffic, on_end=self._on_end
         )
+        session.progress.on_turn = partial(self._on_turn, session_id)
         self._sessions[session_id] = session
+        self._living += 1
+        self._in_line.add(session_id)
         self._clean_context.run(self._nursery.start_soon, self._run, session)
         return session
+
+    def _admit(self) -> None:
+        """:raises GymserveError: there can be no other session now."""
+        if self._stopping:
+            raise ShuttingDown
+        if self._max_sessions is not None and self._living >= self._max_sessions:
+            raise TooManySessions(self._max_sessions)
+        if self._max_waiting is not None and len(self._in_line) >= self._max_waiting:
+            raise LineFull(self._max_waiting)
 
     async def _run(self, session: Session) -> None:
         try:
             await session.run()
         finally:
+            self._in_line.discard(session.id)
             del self._sessions[session.id]
+
+    def _on_turn(self, session_id: str, in_line: bool) -> None:
+        if in_line:
+            self._in_line.add(session_id)
+        else:
+            self._in_line.discard(session_id)
 
     def _on_end(self, session: Session) -> None:
         stone = session.tombstone
         assert stone is not None
+        self._living -= 1
+        self._in_line.discard(session.id)
         self._tombstones.put(session.id, stone)
         self._names.end(session.id, may_be_seeded_again=stone.ending is Ending.NEVER_OPENED)
         if stone.ending is Ending.UNSCORED:
@@ -220,7 +266,15 @@ class Gateway:
     def readiness(self) -> Readiness:
         """Whether a seed now would get a slot without waiting."""
         readiness = self._opener.readiness()
-        return replace(readiness, ready=readiness.ready and not self._stopping)
+        return replace(readiness, ready=readiness.ready and self._takes_sessions)
+
+    @property
+    def _takes_sessions(self) -> bool:
+        try:
+            self._admit()
+        except GymserveError:
+            return False
+        return True
 
     @property
     def waiting(self) -> int:

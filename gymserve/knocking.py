@@ -51,6 +51,7 @@ async def shake_hands(
     health: Health,
     *,
     connect_timeout_seconds: float,
+    max_message_bytes: int,
     on_silence: Callable[[], None],
 ) -> Episode:
     """An open connection, held by a task in ``nursery``.
@@ -58,7 +59,7 @@ async def shake_hands(
     :param on_silence: told, each time before the server is asked whether it is alive.
     :raises HandshakeLost: the server is alive and lost the handshake. :raises Exception: as `Episode.connect`.
     """
-    episode = Episode(network, address, headers)
+    episode = Episode(network, address, headers, max_message_bytes=max_message_bytes)
     lost, watching = trio.CancelScope(), trio.CancelScope()
     nursery.start_soon(_watch, watching, lost, health, connect_timeout_seconds, on_silence)
     try:

@@ -67,16 +67,19 @@ class Line:
         dismiss: Callable[[Episode, Ticket], None],
         jitter: Callable[[], float],
         max_handshakes: int,
+        max_held: float = math.inf,
     ) -> None:
         """:param knock: begins a handshake, whose end is told by `let_in` or `knocked_in_vain`.
         :param dismiss: says goodbye to a connection that nobody wants any more, and then `leave`s with the ticket.
         :param jitter: a factor for each backoff, about 1, so that gymserves sharing a server do not knock together.
         :param max_handshakes: unanswered at a time: a stalled server serves each of them later, wanted or not.
+        :param max_held: connections that we can have, whatever the server can.
         """
         self._knock = knock
         self._dismiss = dismiss
         self._jitter = jitter
         self._max_handshakes = max_handshakes
+        self._max_held = max_held
         self._numbers = itertools.count()
         self._queues: dict[str | None, list[Ticket]] = {}
         self._untold: list[Ticket] = []  # those in the queues who may not have to wait
@@ -113,7 +116,12 @@ class Line:
     @property
     def has_room(self) -> bool:
         """Whether who came now would not wait for anybody."""
-        return self.waiting == 0 and not self._full and trio.current_time() >= self._opens_at()
+        return self.waiting == 0 and not (self._full or self.is_spent) and trio.current_time() >= self._opens_at()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether we ourselves can have no other connection, whatever the server can."""
+        return self.held >= self._max_held
 
     # -- for openers -----------------------------------------------------------------------------------------------
 
@@ -307,7 +315,7 @@ class Line:
                 self._send_away(ticket, MustWait())
 
     def _may_knock(self) -> bool:
-        if trio.current_time() < self._opens_at():
+        if self.is_spent or trio.current_time() < self._opens_at():
             return False
         if self._backoff_seconds > 0 or self._full:
             return self._unproven == 0  # after a backoff, or for a probe, the head goes alone
@@ -329,7 +337,7 @@ class Line:
 
     def _alarm(self) -> float:
         """When to look again though nothing has happened."""
-        return self._opens_at() if self.waiting > 0 and self._unproven == 0 else math.inf
+        return self._opens_at() if self.waiting > 0 and self._unproven == 0 and not self.is_spent else math.inf
 
     def _full_said(self, capacity: int | None) -> None:
         self.capacity = capacity if capacity is not None else self.capacity

@@ -1,5 +1,6 @@
 """Getting an episode with patience: a busy environment server is waited out, a hopeless one fails at once."""
 
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
+from gymserve.descriptors import OutOfDescriptors
 from gymserve.door import FAILURES, Door, Lesson
 from gymserve.episode import Episode, Refused
 from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRoom
 from gymserve.handovers import HandOvers
 from gymserve.line import Line, MustWait, Ticket
+from gymserve.network import tls_fault
 from gymserve.resets import ResetFailed, ResetRules
 from gymserve.toolbox import Toolbox, is_mcp, listed_tools
 from gymserve.verdict import Verdict, causes, verdict
@@ -34,13 +37,18 @@ def _nobody_watches(why: str, place: int) -> None:
     """The default of `Progress.on_wait`."""
 
 
+def _nobody_counts(in_line: bool) -> None:
+    """The default of `Progress.on_turn`."""
+
+
 @dataclass(slots=True)
 class Progress:
     """How far an opening has come, for whoever watches. ``on_wait`` is told once: why, and the place in the line.
-    ``asked`` is the question whose answer is awaited.
+    ``on_turn`` is told whenever ``in_line`` changes. ``asked`` is the question whose answer is awaited.
     """
 
     on_wait: Waits = _nobody_watches
+    on_turn: Callable[[bool], None] = _nobody_counts
     in_line: bool = True
     asked: str | None = None
     tries: int = 0
@@ -51,6 +59,10 @@ class Progress:
         if not self.waits:
             self.waits = True
             self.on_wait(why, place)
+
+    def turn(self, *, in_line: bool) -> None:
+        self.in_line, self.asked = in_line, None
+        self.on_turn(in_line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +237,14 @@ class Opener:
             raise self._no_room(progress) from exc
 
     async def _turn(self, ticket: Ticket, progress: Progress) -> Episode:
-        progress.in_line, progress.asked = True, None
+        progress.turn(in_line=True)
         tried = ticket.tries
         self.line.enqueue(ticket)
         try:
             episode = await self.line.connection(ticket)
         finally:
             progress.tries += ticket.tries - tried
-        progress.in_line = False
+        progress.turn(in_line=False)
         return episode
 
     async def _reset(self, episode: Episode, kwargs: Mapping[str, Any], ticket: Ticket, progress: Progress) -> Opened:
@@ -339,6 +351,8 @@ class Opener:
             await trio.sleep(_HELD_BACK_SECONDS)
 
     def _why(self) -> str:
+        if (want := self._want_of_our_own()) is not None:
+            return want
         if self.door.trouble is not None:
             return sentence(self.door.trouble)
         if self.line.capacity is not None:
@@ -346,6 +360,12 @@ class Opener:
         if self.line.waiting:
             return "others are being opened"
         return "it has not answered yet"
+
+    def _want_of_our_own(self) -> str | None:
+        """What gymserve itself lacks for another episode."""
+        if self.line.is_spent:
+            return f"gymserve has file descriptors for no more than its {self.line.held} episodes"
+        return str(self.door.trouble) if isinstance(self.door.trouble, OutOfDescriptors) else None
 
     def _warn_of_a_long_line(self) -> None:
         expected = self._hand_overs.expected_wait_seconds(self.line.waiting)
@@ -378,11 +398,16 @@ class Opener:
         )
 
     def _no_room(self, progress: Progress) -> NoRoom:
+        within = f"within {self._budget_seconds:g} s" if self._patience_seconds else "without waiting"
+        if progress.asked is None and (want := self._want_of_our_own()) is not None:
+            return NoRoom(
+                f"no connection to the environment server at {self.door.address} could be opened {within}: {want}; "
+                "raise the limit on open files (ulimit -n), or have fewer rollouts at once"
+            )
         last = progress.last or self.door.trouble
         said = f"last: {sentence(last)}" if last else self._why()
         if progress.asked is not None:
             said = f"its {progress.asked} was not answered"
-        within = f"within {self._budget_seconds:g} s" if self._patience_seconds else "without waiting"
         return NoRoom(
             f"the environment server at {self.door.address} had no room {within} "
             f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {said}); "
@@ -397,5 +422,8 @@ def sentence(exc: BaseException) -> str:
             return "no TCP connection in time"
         case httpx.TimeoutException():
             return "GET /schema was not answered in time"
+    tls = next((cause for cause in causes(exc) if isinstance(cause, ssl.SSLError)), None)
+    if tls is not None:
+        return tls_fault(tls)
     said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
     return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]

@@ -17,8 +17,10 @@ LARGEST_SEED = 2**32 - 1
 
 _SEEDS = re.compile(r"([0-9]{1,10})(?:\.\.([0-9]{1,10}))?")
 
-# str.splitlines breaks at these, and JSON does not make writers escape them (RFC 8259 section 7).
-_LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
+# What str.splitlines breaks at, and what steers a terminal: DEL, the second set of controls, marks of direction. JSON
+# does not make writers escape them (RFC 8259 section 7).
+_STEERING = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {point: f"\\u{point:04x}" for point in _STEERING}
 
 Tool = Mapping[str, Any]
 """A function as the Responses API has it: ``type``, ``name``, ``description``, ``parameters`` and ``strict``."""
@@ -48,14 +50,14 @@ def make_row(
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
-    """One line of JSONL: compact, UTF-8, with its newline and no other line break.
+    """One line of JSONL: compact, UTF-8, with its newline, no other line break, and nothing that steers a terminal.
 
     What UTF-8 cannot say, half of a surrogate pair, becomes a question mark.
 
     :raises ValueError: a number in it is NaN or infinite.
     """
     text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"{text.translate(_LINE_BREAKS)}\n".encode(errors="replace")
+    return f"{text.translate(_ESCAPES)}\n".encode(errors="replace")
 
 
 def parse_seeds(text: str) -> tuple[range, ...]:

@@ -144,7 +144,7 @@ class Score:
     def components_add_up(self) -> bool:
         """NeMo RL ends a run whose ``reward_components`` do not (``nemo_rl/environments/nemo_gym.py``)."""
         return not self.components or math.isclose(
-            math.fsum(self.components.values()), self.reward, rel_tol=1e-5, abs_tol=1e-6
+            sum(self.components.values()), self.reward, rel_tol=1e-5, abs_tol=1e-6
         )
 
     def fields(self) -> dict[str, Any]:
@@ -203,7 +203,10 @@ def verification(row: Mapping[str, Any], stone: Tombstone, *, failure_class: str
 
 def _without_verdicts(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row without what an earlier result said of it: results are fed in again as rows."""
-    body = {key: value for key, value in row.items() if key not in _VERDICTS}
+    stale = row.get("reward_components")
+    parts = stale.items() if isinstance(stale, dict) else ()
+    beside = {name for name, part in parts if row.get(name) == part}
+    body = {key: value for key, value in row.items() if key not in _VERDICTS and key not in beside}
     config = body.get("instance_config")
     if isinstance(config, dict):
         body["instance_config"] = {key: value for key, value in config.items() if key != "mask_sample"}

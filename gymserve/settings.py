@@ -20,7 +20,8 @@ from gymserve.toolbox import ROUTE_NAMES
 _TAKEN_NAMES = ROUTE_NAMES | {"step"}
 
 SECRET_CHARACTERS = 16
-"""The shortest secret accepted for signing cookies."""
+"""The shortest secret accepted for signing cookies, and the shortest token that clients may have to send."""
+ACCEPTED_TOKENS = f"{SECRET_CHARACTERS} or more visible ASCII characters without white space"
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e]*")  # RFC 9110 sections 5.1 and 5.5, ASCII only
 _OWN_HEADERS = frozenset(
@@ -152,7 +153,19 @@ def _token(token: SecretStr) -> SecretStr:
     return token
 
 
+def is_own_token(text: str) -> bool:
+    """Whether clients may have to send it: see `ACCEPTED_TOKENS`."""
+    return len(text) >= SECRET_CHARACTERS and _TOKEN.fullmatch(text) is not None
+
+
+def _own_token(token: SecretStr) -> SecretStr:
+    if not is_own_token(token.get_secret_value()):
+        raise ValueError
+    return token
+
+
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_number)]
+_AtLeastOne = Annotated[int, Field(ge=1), BeforeValidator(_number)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_number)]
 
 Timeout = Annotated[_Positive, Form("SECONDS", "a number of seconds greater than 0")]
@@ -210,6 +223,13 @@ Limit = Annotated[
     BeforeValidator(_number),
     Form("COUNT", "a whole number, 1 or more", absent="all of them"),
 ]
+Count = Annotated[_AtLeastOne, Form("COUNT", "a whole number, 1 or more")]
+OptionalCount = Annotated[
+    _AtLeastOne | None, BeforeValidator(_off), Form("COUNT|off", "a whole number, 1 or more, or off", absent="off")
+]
+Size = Annotated[
+    float, Field(gt=0, le=1024), BeforeValidator(_number), Form("MIB", "a number of MiB greater than 0, at most 1024")
+]
 JsonObject = Annotated[
     dict[str, JsonValue],
     BeforeValidator(_parsed),
@@ -244,6 +264,15 @@ Token = Annotated[
     Annotated[SecretStr, AfterValidator(_token)] | None,
     Form("", "visible ASCII characters without white space", absent="not set", shown="set"),
 ]
+OwnToken = Annotated[
+    Annotated[SecretStr, AfterValidator(_own_token)] | None,
+    Form("", ACCEPTED_TOKENS, absent="not set", shown="set"),
+]
+HostNames = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[^\s/:@\[\]]{1,255}$")], ...],
+    BeforeValidator(_lines),
+    Form("NAME", "a host name, without a port"),
+]
 
 
 class Settings(BaseModel):
@@ -260,6 +289,13 @@ class ServeSettings(Settings):
     host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8100, description="Port to listen on; 0 = any free one.")
     name: Title = Field(default="gymserve", description="This server's name; its cookie's name comes from it.")
+    token_file: FileName = Field(default=None, description="File with the token that clients must send.")
+    admin_token_file: FileName = Field(
+        default=None, description="File with the token that it takes to act on sessions."
+    )
+    allowed_host: HostNames = Field(default=(), description="Name a browser may know this server by; repeatable.")
+    tls_cert: FileName = Field(default=None, description="File with the certificate chain (PEM), for HTTPS.")
+    tls_key: FileName = Field(default=None, description="File with the certificate's private key (PEM).")
     idle_timeout: Timeout = Field(
         default=600.0, description="Reclaim a session after this many seconds without a request in flight."
     )
@@ -329,10 +365,28 @@ class ServeSettings(Settings):
     text_action: FieldName = Field(
         default=None, description="Field of the action that a gymnasium agent's plain message fills."
     )
+    max_sessions: Count = Field(default=100_000, description="Sessions at one time that have not ended.")
+    max_waiting: Count = Field(default=100_000, description="Sessions at one time that wait for an episode.")
+    max_connections: OptionalCount = Field(
+        default=None, description="Client connections at one time; off: half of the file descriptors, never more."
+    )
+    max_body: Size = Field(default=64.0, description="Largest body of a request, in MiB.")
+    max_observation: Size = Field(default=100.0, description="Largest message of the environment server, in MiB.")
+    client_timeout: Timeout = Field(
+        default=60.0, description="Seconds for a request's head, and for each 64 KiB of a body or of an answer."
+    )
+    partition_timeout: Annotated[
+        float,
+        Field(ge=0, le=3600),
+        BeforeValidator(_number),
+        Form("SECONDS", "a number of seconds from 0 to 3600 (0 = off)"),
+    ] = Field(default=60.0, description="Seconds until a connection whose other end is cut off is given up; 0 = never.")
     log_format: LogFormat = Field(default="text", description="How log lines are written.")
     secret: Secrets = Field(
         default=(), description="Signs session cookies; of two, the first signs and both are accepted."
     )
+    token: OwnToken = Field(default=None, description="Token that clients must send.")
+    admin_token: OwnToken = Field(default=None, description="Token that it takes to act on sessions.")
     env_token: Token = Field(default=None, description="Bearer token for the environment server.")
 
 

@@ -41,8 +41,12 @@ async def open_websocket(
     stream: trio.abc.Stream,
     address: EnvironmentAddress,
     headers: Sequence[tuple[str, str]],
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> trio_websocket.WebSocketConnection:
     """The connection whose ``/ws`` is at ``address``, over ``stream``; its reader runs in ``nursery``.
+
+    :param max_message_bytes: beyond it the connection is closed with 1009; of text trio-websocket counts characters.
 
     Waits as long as the server takes. An error of the handshake, `HandshakeFailed` among them, comes out of
     ``nursery``.
@@ -54,7 +58,7 @@ async def open_websocket(
         address.netloc,
         address.websocket_path,
         extra_headers=[(name.encode("ascii"), value.encode("latin-1")) for name, value in headers],
-        max_message_size=MAX_MESSAGE_BYTES,
+        max_message_size=max_message_bytes,
         receive_buffer_size=_RECEIVE_BYTES,
     )
     guard.opened()

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gymserve.nesting import MAX_DEPTH, is_too_deep
+
 CAPACITY_REACHED = "CAPACITY_REACHED"
 EXECUTION_ERROR = "EXECUTION_ERROR"
 FACTORY_ERROR = "FACTORY_ERROR"
@@ -434,9 +436,11 @@ def _dump(value: Any) -> str:
 def _load_object(text: str | bytes) -> dict[str, Any]:
     if isinstance(text, bytes):
         raise WireError(f"a binary frame of {len(text)} bytes")
+    if is_too_deep(text):
+        raise WireError(f"JSON nested beyond {MAX_DEPTH} levels")
     try:
         message = json.loads(text)
-    except (ValueError, RecursionError) as exc:
+    except ValueError as exc:
         raise WireError(f"not JSON: {_shorten(text)}") from exc
     if not isinstance(message, dict):
         raise WireError(f"not a JSON object: {_shorten(text)}")

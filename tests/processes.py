@@ -18,11 +18,13 @@ import httpx
 import trio
 from http_peer import POST, Peer
 
+from gymserve.descriptors import Descriptors
+
 START_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
 STRANGERS = "policy_model=eyJzaWQiOjF9.x; gymserve_00000000=0123456789abcdef.forged"
 
-_LISTENING = re.compile(r"^listening on (http://\S+)$", re.MULTILINE)
+_LISTENING = re.compile(r"^listening on (https?://\S+)$", re.MULTILINE)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx would load every certificate there is, for each client anew
 
 
@@ -66,12 +68,26 @@ class Server:
         self.url = said.group(1)
 
 
+def _limited_to(descriptors: int | None, soft: int | None) -> list[str]:
+    if descriptors is None:
+        return []
+    return ["sh", "-c", f'ulimit -Sn {soft or descriptors}; ulimit -Hn {descriptors}; exec "$0" "$@"']
+
+
 @contextmanager
-def running(*arguments: str, **variables: str) -> Iterator[Server]:
-    """``gymserve ARGUMENTS --port 0``, listening; killed at the end of the block if it still runs then."""
+def running(
+    *arguments: str, descriptors: int | None = None, soft: int | None = None, **variables: str
+) -> Iterator[Server]:
+    """``gymserve ARGUMENTS --port 0``, listening; killed at the end of the block if it still runs then.
+
+    :param descriptors: the hard limit on its open files, where it is not ours; ``soft`` is what it begins with.
+    """
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         process = subprocess.Popen(
-            command(*arguments, "--port", "0"), env=environ(**variables), stdin=subprocess.DEVNULL, stderr=log
+            [*_limited_to(descriptors, soft), *command(*arguments, "--port", "0")],
+            env=environ(**variables),
+            stdin=subprocess.DEVNULL,
+            stderr=log,
         )
         try:
             server = Server(process, log.name)
@@ -80,6 +96,13 @@ def running(*arguments: str, **variables: str) -> Iterator[Server]:
         finally:
             process.kill()
             process.wait()
+
+
+def with_descriptors_left(count: int) -> Descriptors:
+    """Those of a process with a limit so low that they are out when ``count`` more than now are taken."""
+    lowest = os.dup(0)
+    os.close(lowest)
+    return next(d for d in map(Descriptors, range(4096)) if d.last_begin == lowest + count)
 
 
 async def get(url: str) -> Any:

@@ -1,6 +1,7 @@
 """A whole gymserve over memory streams, for tests in virtual time: every part but the sockets is real."""
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.door import open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.server import EnvironmentServer
+from gymserve.http.access import Guard
 from gymserve.http.app import create_app
 from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.identity import SessionCookie
@@ -24,6 +26,7 @@ from gymserve.resets import ResetRules
 from gymserve.seeds import Seeding
 from gymserve.session import Terms
 from gymserve.toolbox import ROUTE_NAMES, with_reward
+from gymserve.websocket import MAX_MESSAGE_BYTES
 
 ADDRESS = parse_address("environment:8000")
 COOKIE = SessionCookie("test", ["a secret of the tests"])
@@ -41,11 +44,14 @@ def typed_close(name: str, **changed: Any) -> dict[str, Any]:
 
 
 class MemoryNetwork:
-    """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port."""
+    """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port, ``fails_with`` is raised
+    instead.
+    """
 
     def __init__(self, nursery: trio.Nursery, server: EnvironmentServer, *, connect_timeout_seconds: float) -> None:
         self.server = server
         self.refuses = False
+        self.fails_with: Exception | None = None
         self.connecting_seconds = 0.0
         self.connected_at: list[float] = []
         self._nursery = nursery
@@ -60,6 +66,8 @@ class MemoryNetwork:
             await trio.sleep(self.connecting_seconds)
         if self.refuses:
             raise ConnectionRefusedError(111, "Connection refused")
+        if self.fails_with is not None:
+            raise self.fails_with
         self.connected_at.append(trio.current_time())
         ours, theirs = memory_stream_pair()
         self._nursery.start_soon(self.server.serve_stream, theirs)
@@ -159,9 +167,9 @@ class Stage:
     network: MemoryNetwork
     app: Any
 
-    def client(self, pair: Any = None) -> Client:
+    def client(self, address: str = "127.0.0.1", *, pair: Any = None) -> Client:
         """:param pair: streams for its one connection, where memory streams will not do."""
-        return Client(lambda: connect(self.nursery, self.app, pair=pair))
+        return Client(lambda: connect(self.nursery, seen_from(self.app, address), pair=pair))
 
     @property
     def episodes(self) -> dict[str, int]:
@@ -169,6 +177,15 @@ class Stage:
 
     async def listing(self) -> Any:
         return (await self.client().ask("GET", "/gymserve/sessions")).body
+
+
+def seen_from(app: Any, address: str) -> Any:
+    """``app``, whose clients come from ``address``: memory streams have none."""
+
+    async def addressed(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": (address, 50_000)}, receive, send)
+
+    return addressed
 
 
 @asynccontextmanager
@@ -186,6 +203,12 @@ async def raise_the_curtain(
     derive_seed: bool = False,
     failure_class: str | None = None,
     show: Any = with_reward,
+    guard: Guard | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+    max_sessions: int | None = None,
+    max_waiting: int | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_connections: float = math.inf,
     **terms: Any,
 ) -> AsyncIterator[Stage]:
     """A stage before ``server``; ``terms`` are `Terms`' fields."""
@@ -198,11 +221,14 @@ async def raise_the_curtain(
         door = open_door(
             network,
             ADDRESS,
+            headers=headers,
             connect_timeout_seconds=connect_timeout_seconds,
             close_timeout_seconds=kept.close_timeout_seconds,
             answer_timeout_seconds=patience_seconds or connect_timeout_seconds,
             restart_patience_seconds=restart_patience_seconds,
             max_handshakes=max_handshakes,
+            max_message_bytes=max_message_bytes,
+            max_connections=max_connections,
             taken_names=frozenset(taken),
             show=show,
             jitter=lambda: 1.0,
@@ -216,11 +242,17 @@ async def raise_the_curtain(
                 resets=resets or ResetRules(),
             )
             async with open_gateway(
-                opener, kept, tombstone_seconds=tombstone_seconds, failure_class=failure_class
+                opener,
+                kept,
+                tombstone_seconds=tombstone_seconds,
+                failure_class=failure_class,
+                max_sessions=max_sessions,
+                max_waiting=max_waiting,
             ) as gateway:
                 seeding = Seeding(reset_kwargs or {}, derives=derive_seed, warns=True)
                 rollouts = Rollouts(gateway, dialect, seeding, None, kept_seconds=tombstone_seconds)
-                yield Stage(nursery, gateway, opener, network, create_app(gateway, COOKIE, rollouts))
+                app = create_app(gateway, COOKIE, rollouts, guard or Guard(hosts=["gymserve"]))
+                yield Stage(nursery, gateway, opener, network, app)
         nursery.cancel_scope.cancel()
 
 

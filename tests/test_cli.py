@@ -254,6 +254,10 @@ FLAGS: list[tuple[list[str], str]] = [
     (["--env-header", "Authorization:", SECRET], UNEXPECTED),
     (["--secret", SECRET], "flag --secret: secrets are not accepted as flags; set GYMSERVE_SECRET"),
     (["--env-token=" + SECRET], "flag --env-token: secrets are not accepted as flags; set GYMSERVE_ENV_TOKEN"),
+    (["--token", SECRET], "flag --token: secrets are not accepted as flags; set GYMSERVE_TOKEN or --token-file"),
+    (["--admin-token=" + SECRET], "flag --admin-token: secrets are not accepted as flags; "
+     "set GYMSERVE_ADMIN_TOKEN or --admin-token-file"),
+    (["--allowed-host", "a:1"], 'flag --allowed-host: "a:1" is not accepted: a host name, without a port'),
     (["--env-header", SECRET], "flag --env-header: the value is not accepted: "
      "NAME: VALUE, of visible ASCII characters and on one line"),
     (["--env", f"http://me:{SECRET}@envs:1"], 'flag --env: "http://***@envs:1" is not accepted: '
@@ -287,6 +291,8 @@ VARIABLES: list[tuple[dict[str, str], str]] = [
      "one secret, or two separated by a comma, each of 16 characters or more"),
     ({"GYMSERVE_ENV_TOKEN": "two words"},
      "variable GYMSERVE_ENV_TOKEN: the value is not accepted: visible ASCII characters without white space"),
+    ({"GYMSERVE_TOKEN": "too-short-a-one"},
+     "variable GYMSERVE_TOKEN: the value is not accepted: 16 or more visible ASCII characters without white space"),
     ({"GYMSERVE_ENV_HEADER": "X-A: 1\nnonsense"},
      "variable GYMSERVE_ENV_HEADER: the value is not accepted: "
      "NAME: VALUE, of visible ASCII characters and on one line"),
@@ -322,6 +328,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("f.yaml", "7: 5", "7: no such setting"),
     ("f.toml", "capacity = 5", "capacity: not a setting of this command, but of gymserve env"),
     ("f.toml", f"secret = '{SECRET}'", "secret: secrets are not accepted in files; set GYMSERVE_SECRET"),
+    ("f.toml", f"token = '{SECRET}'", "token: secrets are not accepted in files; set GYMSERVE_TOKEN"),
     ("f.yaml", f"env_header: [{SECRET}]", "env_header: the value is not accepted: "
      "NAME: VALUE, of visible ASCII characters and on one line"),
     ("f.toml", "a = ", "cannot be parsed: Invalid value (at end of document)"),
@@ -374,24 +381,27 @@ def test_config_in_a_pipe_is_aligned_lines(terminal: Terminal) -> None:
     lines = terminal.output("config", "--reset-kwargs", '{"a": "\\u001b[2J"}', "--hide-reward").splitlines()
     assert [line.split()[0] for line in lines] == list(ServeSettings.model_fields)
     assert lines[:2] == [
-        "env               the embedded GridSim server  default",
-        "env_header        X-Key: set, X-Run: set       GYMSERVE_ENV_HEADER",
+        "env                the embedded GridSim server  default",
+        "env_header         X-Key: set, X-Run: set       GYMSERVE_ENV_HEADER",
     ]
-    assert "max_lifetime      1000                         GYMSERVE_MAX_LIFETIME" in lines
-    assert "hide_reward       true                         flag" in lines
-    assert 'reset_kwargs      {"a": "\\u001b[2J"}           flag' in lines
-    assert lines[-1] == "env_token         not set                      default"
+    assert "max_lifetime       1000                         GYMSERVE_MAX_LIFETIME" in lines
+    assert "hide_reward        true                         flag" in lines
+    assert 'reset_kwargs       {"a": "\\u001b[2J"}           flag' in lines
+    assert lines[-1] == "env_token          not set                      default"
 
 
 def test_config_shows_of_secrets_only_that_they_are_set(terminal: Terminal) -> None:
     terminal.environ = {
         "GYMSERVE_SECRET": f"{SECRET},{SECRET}-old",
         "GYMSERVE_ENV_TOKEN": SECRET,
+        "GYMSERVE_TOKEN": SECRET,
         "GYMSERVE_ENV_HEADER": f"Authorization: {SECRET}",
     }
     config = terminal.config()
     assert config["secret"] == ("set", "GYMSERVE_SECRET")
     assert config["env_token"] == ("set", "GYMSERVE_ENV_TOKEN")
+    assert config["token"] == ("set", "GYMSERVE_TOKEN")
+    assert config["admin_token"] == (None, "default")
     assert config["env_header"] == (["Authorization: set"], "GYMSERVE_ENV_HEADER")
     assert SECRET not in terminal.output("config")
     assert SECRET not in terminal.output("config", "--json")
@@ -473,6 +483,32 @@ def test_plain_help_lists_the_commands(terminal: Terminal) -> None:
 def test_the_program_refuses_with_status_2(arguments: list[str], variables: Mapping[str, str], line: str) -> None:
     process = gymserve(*arguments, **variables)
     assert (process.returncode, process.stdout, process.stderr) == (2, "", f"gymserve: {line}\n")
+
+
+CRASH = """
+import sys
+from gymserve.cli import main
+class Stdout:
+    def write(self, text):
+        raise ExceptionGroup("two\\x9b", [ValueError("an environment said \\x1b[2J\\u202e"), KeyError("\\nforged")])
+    def isatty(self):
+        return False
+    def writelines(self, lines):
+        self.write("")
+    def flush(self):
+        pass
+sys.stdout = Stdout()
+sys.argv[1:] = ["config"]
+main()
+"""
+
+
+def test_a_crash_does_nothing_to_the_terminal() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.replace("\n", "").isprintable()
+    assert r"ValueError: an environment said \x1b[2J\u202e" in done.stderr
+    assert done.stderr.startswith("  + Exception Group Traceback (most recent call last):\n")
 
 
 # Logs

@@ -1,12 +1,14 @@
 """What is installed with gymserve is what it needs: nothing undeclared is imported, nothing declared is dead weight."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -38,9 +40,28 @@ def fresh_interpreter(code: str) -> list[str]:
     return process.stdout.splitlines()
 
 
+def project() -> dict[str, Any]:
+    declared: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return declared
+
+
 def declared() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return [Requirement(line) for line in project["dependencies"]]
+    return [Requirement(line) for line in project()["dependencies"]]
+
+
+def declared_for_the_tests() -> list[Requirement]:
+    return [Requirement(line) for line in project()["optional-dependencies"]["test"]]
+
+
+def pinned() -> dict[str, str]:
+    """The versions that the tests run on with this Python."""
+    lines = (ROOT / "tests" / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {
+        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
+        for pin in pins
+        if pin.marker is None or pin.marker.evaluate()
+    }
 
 
 def with_their_own(requirements: Iterable[Requirement]) -> set[str]:
@@ -98,6 +119,29 @@ def test_nothing_declared_is_dead_weight() -> None:
 def test_the_walk_knows_extras_and_markers() -> None:
     assert "trio" in with_their_own([Requirement("hypercorn[trio]")])
     assert "trio" not in with_their_own([Requirement("hypercorn")])
+
+
+def test_each_dependency_has_its_reason() -> None:
+    [block] = re.findall(r"^dependencies = \[\n(.*?)^\]$", (ROOT / "pyproject.toml").read_text("utf-8"), re.M | re.S)
+    lines = block.splitlines()
+    assert len(lines) == len(declared())
+    assert [line for line in lines if not re.fullmatch(r'    "[^"]+", +# \S.+', line)] == []
+
+
+def test_each_dependency_has_a_lowest_version() -> None:
+    bounded = [
+        (str(each), {part.operator for part in each.specifier}) for each in declared() + declared_for_the_tests()
+    ]
+    assert [requirement for requirement, operators in bounded if ">=" not in operators] == []
+
+
+def test_what_the_tests_need_is_pinned_within_its_bounds() -> None:
+    """Otherwise run ``.ci/pin``."""
+    versions = pinned()
+    needed = declared() + declared_for_the_tests()
+    assert with_their_own(needed) - versions.keys() == set()
+    unfit = [str(each) for each in needed if versions[canonicalize_name(each.name)] not in each.specifier]
+    assert unfit == []
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["config"]])

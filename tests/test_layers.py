@@ -14,8 +14,8 @@ ROWS = (
     {"gateway", "memory", "names"},
     {"session", "deadline", "traffic"},
     {"opening", "handovers", "door", "knocking", "line", "verdict", "call"},
-    {"episode", "websocket", "network"},
-    {"__init__", "errors", "wire", "resets", "score", "settings", "identity", "address", "toolbox", "rows", "seeds", "aggregate"},
+    {"episode", "websocket", "network", "descriptors", "partition"},
+    {"__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox", "rows", "seeds", "aggregate"},
 )
 """From top to bottom; a room is a module or a folder of the package."""
 

@@ -94,7 +94,7 @@ async def test_there_is_nothing_else_under_our_own_prefix(autojump_clock):
         c = stage.client()
         await c.seed()
         for method in ("GET", "POST", "PUT"):
-            answer = await c.ask(method, "/gymserve/unknown")
+            answer = await c.ask(method, "/gymserve/unknown", headers={"Content-Type": "application/json"})
             assert error(answer) == (404, "not_found", False)
             assert answer.body["detail"] == f"{method} /gymserve/unknown: Not Found"
 
@@ -225,7 +225,8 @@ async def test_no_room_says_when_to_come_back(autojump_clock):
         ({"gymserve_label": "row's", "agent_ref": {"name": "agent's"}}, "header's", "header's"),
         ({"gymserve_label": 5}, None, None),
         ({"agent_ref": "agent's"}, None, None),
-        ({"gymserve_label": "x" * 300}, None, "x" * 200),
+        ({"gymserve_label": "x" * 200}, None, "x" * 200),
+        ({"agent_ref": {"name": "x" * 300}}, None, "x" * 200),
     ],
 )
 async def test_a_label_comes_from_the_header_the_row_or_its_agent(autojump_clock, row, header, label):

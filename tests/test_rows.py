@@ -135,6 +135,7 @@ def test_a_row_holds_what_nemo_gym_and_verifiers_read() -> None:
         ("one\ntwo\r", rb'{"a":"one\ntwo\r"}'),
         ("schön ☀", '{"a":"schön ☀"}'.encode()),
         ("\u2028\u2029\x85", rb'{"a":"\u2028\u2029\u0085"}'),
+        ("\x1b[2J\x7f\x9b2J\u061c\u202e\u2066", rb'{"a":"\u001b[2J\u007f\u009b2J\u061c\u202e\u2066"}'),
         ("\ud800", b'{"a":"?"}'),
     ],
 )

@@ -299,3 +299,14 @@ def test_a_masked_result_names_the_parts_and_gives_each_nothing():
     assert (body["reward"], body["reward_components"]) == (0.0, {"a": 0.0, "b": 0.0})
     assert {"a", "b"}.isdisjoint(body)
     assert "reward_components" not in verification(row, stone(Ending.LOST, scored=False)).body
+
+
+def test_parts_beyond_every_number_do_not_add_up() -> None:
+    assert not Score(reward=0.0, components={"a": 1.7e308, "b": 1.7e308}).components_add_up
+
+
+def test_the_parts_of_an_earlier_result_are_none_of_the_rows() -> None:
+    row = {"speed": 1.0, "task": 7, "reward_components": {"speed": 1.0}}
+    stone = Tombstone(Ending.VERIFIED, "verified", 0.0, Score(reward=0.5, components={"speed": 0.5}), scored=True)
+    body = verification(row, stone).body
+    assert (body["speed"], body["task"], body["reward_components"]) == (0.5, 7, {"speed": 0.5})

@@ -27,6 +27,16 @@ TAKEN: list[tuple[str, object, object]] = [
     ("interim", "0", 0.0),
     ("restart_patience", "0", 0.0),
     ("max_handshakes", "1", 1),
+    ("max_sessions", "1", 1),
+    ("max_waiting", 1, 1),
+    ("max_connections", "off", None),
+    ("max_connections", False, None),
+    ("max_connections", "64", 64),
+    ("max_body", "0.5", 0.5),
+    ("max_observation", 1024, 1024.0),
+    ("client_timeout", "0.5", 0.5),
+    ("partition_timeout", "0", 0.0),
+    ("partition_timeout", 3600, 3600.0),
     ("reset_retries", "0", 0),
     ("reset_failed", "reward_type=reset_error\nok=false", ("reward_type=reset_error", "ok=false")),
     ("reset_failed", ["url=http://a/?b=c"], ("url=http://a/?b=c",)),
@@ -45,6 +55,12 @@ TAKEN: list[tuple[str, object, object]] = [
     ("secret", "a" * 16, (SecretStr("a" * 16),)),
     ("secret", "a" * 16 + "," + "b" * 16, (SecretStr("a" * 16), SecretStr("b" * 16))),
     ("env_token", "t0ken", SecretStr("t0ken")),
+    ("token", "t" * 16, SecretStr("t" * 16)),
+    ("admin_token", "~!" * 8, SecretStr("~!" * 8)),
+    ("token_file", "/run/secrets/token", "/run/secrets/token"),
+    ("allowed_host", "gym.example\nnode17", ("gym.example", "node17")),
+    ("allowed_host", ["gym.example"], ("gym.example",)),
+    ("tls_cert", "chain.pem", "chain.pem"),
 ]
 
 REFUSED: list[tuple[str, object]] = [
@@ -91,6 +107,21 @@ REFUSED: list[tuple[str, object]] = [
     ("restart_patience", -1),
     ("restart_patience", "inf"),
     ("max_handshakes", 0),
+    ("max_sessions", 0),
+    ("max_sessions", "off"),
+    ("max_sessions", 1.5),
+    ("max_waiting", 0),
+    ("max_waiting", True),
+    ("max_connections", 0),
+    ("max_connections", True),
+    ("max_body", 0),
+    ("max_body", 1025),
+    ("max_body", "inf"),
+    ("max_observation", -1),
+    ("max_observation", True),
+    ("client_timeout", 0),
+    ("partition_timeout", -1),
+    ("partition_timeout", 3601),
     ("max_handshakes", True),
     ("max_handshakes", 1.5),
     ("reset_retries", -1),
@@ -120,6 +151,16 @@ REFUSED: list[tuple[str, object]] = [
     ("env_token", ""),
     ("env_token", "two words"),
     ("env_token", "line\n"),
+    ("token", "t" * 15),
+    ("token", "two words, and long"),
+    ("admin_token", "é" * 16),
+    ("token_file", ""),
+    ("admin_token_file", 7),
+    ("allowed_host", ["gym.example:8100"]),
+    ("allowed_host", ["https://gym.example"]),
+    ("allowed_host", ["[::1]"]),
+    ("allowed_host", ["a b"]),
+    ("tls_key", ""),
     ("idle_timout", 5),
 ]
 
@@ -171,9 +212,9 @@ def test_every_setting_says_what_it_is_and_what_it_accepts(model: type[Settings]
 
 
 def test_secrets_are_in_no_text_of_the_settings_or_their_errors() -> None:
-    held = ServeSettings.model_validate({"secret": "hush-hush-hush-hush", "env_token": "hush"})
+    held = ServeSettings.model_validate({"secret": "hush" * 4, "env_token": "hush", "token": "hush" * 4})
     with pytest.raises(ValidationError) as refusal:
-        ServeSettings.model_validate({"secret": "hush", "env_token": "hush hush"})
+        ServeSettings.model_validate({"secret": "hush", "env_token": "hush hush", "admin_token": "hush"})
     assert "hush" not in f"{held!r} {held} {held.model_dump_json()} {refusal.value}"
 
 

@@ -73,7 +73,7 @@ async def test_a_client_that_no_longer_reads_leaves_no_session(autojump_clock, p
 async def test_a_client_that_hangs_up_while_the_answer_is_on_its_way_leaves_no_session(autojump_clock, path):
     with capture_logs() as logs:
         async with raise_the_curtain(server("slow-reset:5")) as stage:
-            client = stage.client(slow_pair(4))
+            client = stage.client(pair=slow_pair(4))
             await client.send("POST", path, {})
             await trio.sleep_until(7)
             await client.hang_up()
@@ -85,7 +85,7 @@ async def test_a_client_that_hangs_up_while_the_answer_is_on_its_way_leaves_no_s
 
 async def test_a_client_that_takes_nothing_leaves_no_session_when_it_is_given_up(autojump_clock):
     async with raise_the_curtain(server()) as stage:
-        client = stage.client(slow_pair(1000))
+        client = stage.client(pair=slow_pair(1000))
         await client.send("POST", "/seed_session", {})
         await trio.sleep(STALL_SECONDS - 1e-6)
         assert await states(stage) == ["idle"]
@@ -137,7 +137,7 @@ async def test_a_client_that_leaves_with_its_answer_keeps_its_session(autojump_c
 
 async def test_a_client_that_closes_only_its_own_side_while_the_answer_is_on_its_way_gets_it(autojump_clock):
     async with raise_the_curtain(server("slow-reset:5")) as stage:
-        client = stage.client(slow_pair(4))
+        client = stage.client(pair=slow_pair(4))
         await client.send("POST", "/seed_session", {})
         await trio.sleep_until(7)
         assert client.peer is not None
@@ -148,7 +148,7 @@ async def test_a_client_that_closes_only_its_own_side_while_the_answer_is_on_its
 
 async def test_a_named_session_waits_for_its_client_to_come_back(autojump_clock):
     async with raise_the_curtain(server("slow-reset:5", capacity=2), idle_timeout_seconds=100) as stage:
-        deaf, gone = stage.client(), stage.client(slow_pair(4))
+        deaf, gone = stage.client(), stage.client(pair=slow_pair(4))
         await deaf.send("POST", "/seed_session", typed_seed("deaf"))
         await gone.send("POST", "/seed_session", typed_seed("gone"))
         await trio.sleep_until(4)

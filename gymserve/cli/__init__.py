@@ -3,14 +3,16 @@
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
 
 from gymserve.cli.commands import build_app
 from gymserve.cli.flags import refusal
-from gymserve.cli.refusals import Refused
+from gymserve.cli.refusals import Refused, printable
 
 _INTERRUPTED = 130  # as a shell reports SIGINT
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -18,6 +20,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main() -> None:
     """The entry point of ``gymserve`` and ``python -m gymserve``: exits with the command's status, 2 for bad input."""
+    sys.excepthook = _tell_of_a_crash
     sys.exit(interruptible(lambda: run(build_app(os.environ), sys.argv[1:])))
 
 
@@ -54,5 +57,11 @@ def run(app: App, arguments: Sequence[str]) -> int:
 
 def refuse(refused: Refused) -> int:
     """Tell it in one line on stderr; the status 2."""
-    sys.stderr.write(f"gymserve: {refused}\n")
+    sys.stderr.write(f"gymserve: {printable(str(refused))}\n")
     return 2
+
+
+def _tell_of_a_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback as Python prints it, but for what an environment's words in it could do to a terminal."""
+    lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
+    sys.stderr.writelines(f"{printable(line)}\n" for line in lines)

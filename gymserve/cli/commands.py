@@ -31,8 +31,9 @@ SOURCES_HELP = (
     "--config or GYMSERVE_CONFIG names. A flag beats a variable, a variable beats the file, the file beats the default."
 )
 SECRETS_HELP = (
-    "Secrets come by variable only: GYMSERVE_SECRET signs session cookies (two separated by a comma: the first signs, "
-    "both are accepted), GYMSERVE_ENV_TOKEN is the bearer token for the environment server."
+    "Secrets come by variable or file, never by a flag's value: GYMSERVE_SECRET signs session cookies (two separated "
+    "by a comma: the first signs, both are accepted); GYMSERVE_TOKEN and GYMSERVE_ADMIN_TOKEN stand for --token-file "
+    "and --admin-token-file; GYMSERVE_ENV_TOKEN is the bearer token for the environment server."
 )
 TOKEN_HELP = "The bearer token for the environment server comes by the variable GYMSERVE_ENV_TOKEN only."
 ENV_HELP = "Serve the embedded environments as an OpenEnv server of their own."

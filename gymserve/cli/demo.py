@@ -17,9 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gymserve.address import EnvironmentAddress
+from gymserve.cli.entrance import read_entrance
 from gymserve.cli.logs import configure_logging
+from gymserve.cli.refusals import printable
 from gymserve.cli.rollouts import Rollout, RolloutFailed
 from gymserve.cli.serving import compose_gateway, serve_http
+from gymserve.descriptors import raise_limit
 from gymserve.gridsim.day import EVALUATION_DAYS
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.policies import greedy
@@ -160,12 +163,13 @@ class Run:
 def run_demo(*, as_json: bool) -> int:
     """Play, print what happened on stdout, progress on stderr; 0 if all is as it should be, else 1."""
     configure_logging("text", least_level=logging.WARNING)
+    raise_limit()
     played = _play_with_a_bar() if sys.stderr.isatty() else trio.run(_play, PlainProgress().advance)
     if isinstance(played, int):
         return played
     report, failures = played
     for failure in failures:
-        sys.stderr.write(f"lost: {failure}\n")
+        sys.stderr.write(f"lost: {printable(failure)}\n")
     if as_json:
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
     else:
@@ -210,7 +214,7 @@ async def _play(advance: Callable[[], None]) -> "Played | int":
         nursery.start_soon(stop_at_a_signal)
         address = EnvironmentAddress(_HOST, await nursery.start(server.listen, _HOST, 0))
         async with compose_gateway(settings, address) as gateway, trio.open_nursery() as http:
-            [url] = await http.start(serve_http, settings, gateway, over.wait)
+            [url] = await http.start(serve_http, settings, read_entrance(settings), gateway, over.wait)
             run = Run(url, closings, advance)
             await run.play()
             await run.reclaimed()

@@ -7,6 +7,7 @@ import trio
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.process import ending_signal, http_url, tell_listening, tell_not_bound
 from gymserve.cli.refusals import Refused
+from gymserve.descriptors import raise_limit
 from gymserve.gridsim.environment import Environment
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.grid import GridSim
@@ -22,6 +23,7 @@ def run_env(settings: EnvSettings, make_environment: Callable[[], Environment] =
     :raises Refused: a fault is not accepted or given twice.
     """
     configure_logging(settings.log_format)
+    raise_limit()
     try:
         faults = [parse_fault(text) for text in settings.fault]
         server = EnvironmentServer(make_environment, capacity=settings.capacity, faults=faults)

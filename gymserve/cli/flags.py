@@ -12,10 +12,17 @@ from cyclopts.exceptions import (
 
 from gymserve.cli.refusals import Refused, printable, quoted, suggestion
 from gymserve.cli.sources import COMMANDS, flag_name, open_keys, variable_name
-from gymserve.settings import form_of
+from gymserve.settings import Settings, form_of
+
+
+def _ways(key: str, model: type[Settings]) -> str:
+    """How a secret is given."""
+    file = f"{key}_file"
+    return f"{variable_name(key)} or {flag_name(file)}" if file in model.model_fields else variable_name(key)
+
 
 _SECRETS = {
-    flag_name(key): variable_name(key)
+    flag_name(key): _ways(key, each)
     for each in COMMANDS.values()
     for key in each.model_fields
     if key not in open_keys(each)

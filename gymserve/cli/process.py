@@ -58,9 +58,9 @@ def tell_not_bound(url: str, exc: OSError) -> None:
     tell(f"cannot listen on {url}: {exc.strerror or exc}; choose another address with --host and --port")
 
 
-def http_url(host: str, port: int) -> str:
+def http_url(host: str, port: int, *, scheme: str = "http") -> str:
     host = host.removeprefix("[").removesuffix("]")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def tell(line: str) -> None:

@@ -11,15 +11,18 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.cli.entrance import Entrance, read_entrance, tell_of_risk
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell_listening, tell_not_bound
+from gymserve.descriptors import Descriptors, raise_limit
 from gymserve.door import Door, open_door
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.app import create_app
-from gymserve.http.limits import Limits
+from gymserve.http.crowd import Crowd
+from gymserve.http.limits import MIB, Limits
 from gymserve.http.masks import told_of_masks
 from gymserve.http.mcp import McpEndpoint, open_mcp
 from gymserve.http.prefix import AsgiApp
@@ -39,6 +42,7 @@ _log = structlog.get_logger()
 
 _EMBEDDED_HOST = "127.0.0.1"
 _EMBEDDED_CAPACITY = 8
+_FEW_DESCRIPTORS = 8192  # with fewer a trainer of 4,000 rollouts may be kept waiting
 _FLUSH_SECONDS = 0.5  # of the grace, kept for the last answers on their way out
 
 
@@ -50,19 +54,22 @@ def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> i
 
     At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
+
+    :raises Refused: as `read_entrance`.
     """
     configure_logging(settings.log_format)
-    status = trio.run(_run, settings, until)
+    _tell_of_few_descriptors(Descriptors(raise_limit()), settings.max_connections)
+    status = trio.run(_run, settings, read_entrance(settings), until)
     gc.freeze()  # else the interpreter's last collection walks all that the kernel frees anyway: a good part of a stop
     return status
 
 
-async def _run(settings: ServeSettings, until: Until) -> int:
+async def _run(settings: ServeSettings, entrance: Entrance, until: Until) -> int:
     with ending_signal() as signal:
         async with trio.open_nursery() as nursery:
             address = await _environment(settings, nursery)
             async with compose_gateway(settings, address) as gateway:
-                status = await _serve_until(partial(until, signal), settings, gateway)
+                status = await _serve_until(partial(until, signal), settings, entrance, gateway)
             nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
     return status
 
@@ -86,6 +93,8 @@ async def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) 
             _terms(settings),
             tombstone_seconds=settings.tombstone,
             failure_class=settings.failure_class,
+            max_sessions=settings.max_sessions,
+            max_waiting=settings.max_waiting,
         ) as gateway,
     ):
         yield gateway
@@ -93,6 +102,7 @@ async def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) 
 
 async def serve_http(
     settings: ServeSettings,
+    entrance: Entrance,
     gateway: Gateway,
     stopped: Callable[[], Awaitable[None]],
     *,
@@ -109,21 +119,44 @@ async def serve_http(
         await gateway.drain(settings.grace)
         return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)
 
-    limits = Limits(interim_seconds=settings.interim or math.inf)
-    async with _open_app(settings, gateway) as app:
-        await serve(app, host=settings.host, port=settings.port, stop=stop, limits=limits, task_status=task_status)
+    async with _open_app(settings, entrance, gateway) as app:
+        await serve(
+            app,
+            host=settings.host,
+            port=settings.port,
+            tls=entrance.tls,
+            stop=stop,
+            limits=_limits(settings),
+            crowd=Crowd(most=settings.max_connections),
+            partition_seconds=settings.partition_timeout,
+            task_status=task_status,
+        )
 
 
-async def _serve_until(stopped: Callable[[], Awaitable[None]], settings: ServeSettings, gateway: Gateway) -> int:
+async def _serve_until(
+    stopped: Callable[[], Awaitable[None]], settings: ServeSettings, entrance: Entrance, gateway: Gateway
+) -> int:
     async with trio.open_nursery() as nursery:
         try:
-            urls = await nursery.start(serve_http, settings, gateway, stopped)
+            urls = await nursery.start(serve_http, settings, entrance, gateway, stopped)
         except OSError as exc:
-            tell_not_bound(http_url(settings.host, settings.port), exc)
+            tell_not_bound(http_url(settings.host, settings.port, scheme=entrance.scheme), exc)
             return 1
+        tell_of_risk(urls[0], entrance)
         _tell_of_masks(settings)
         tell_listening(urls[0])
     return 0
+
+
+def _tell_of_few_descriptors(descriptors: Descriptors, max_connections: int | None) -> None:
+    if descriptors.limit < _FEW_DESCRIPTORS or (max_connections or 0) > descriptors.clients:
+        _log.warning(
+            "few file descriptors: a client that waits takes one, and a session another; "
+            "raise the limit on open files (ulimit -Hn)",
+            file_descriptors=descriptors.limit,
+            clients=descriptors.clients,
+            episodes=descriptors.episodes,
+        )
 
 
 def _tell_of_masks(settings: ServeSettings) -> None:
@@ -132,17 +165,25 @@ def _tell_of_masks(settings: ServeSettings) -> None:
 
 
 @asynccontextmanager
-async def _open_app(settings: ServeSettings, gateway: Gateway) -> AsyncIterator[AsgiApp]:
+async def _open_app(settings: ServeSettings, entrance: Entrance, gateway: Gateway) -> AsyncIterator[AsgiApp]:
     secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
     cookie = SessionCookie(settings.name, secrets)
     if settings.mcp == "never":
-        yield create_app(gateway, cookie, _rollouts(settings, gateway, None))
+        yield create_app(gateway, cookie, _rollouts(settings, gateway, None), entrance.guard)
         return
     token = SessionToken(secrets)
     async with open_mcp(
         gateway, token, observation_tool=settings.observation_tool, server_name=settings.name
     ) as endpoint:
-        yield create_app(gateway, cookie, _rollouts(settings, gateway, endpoint), endpoint)
+        yield create_app(gateway, cookie, _rollouts(settings, gateway, endpoint), entrance.guard, endpoint)
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    return Limits(
+        body_bytes=round(settings.max_body * MIB),
+        stall_seconds=settings.client_timeout,
+        interim_seconds=settings.interim or math.inf,
+    )
 
 
 def _rollouts(settings: ServeSettings, gateway: Gateway, mcp: McpEndpoint | None) -> Rollouts:
@@ -159,7 +200,7 @@ def _rollouts(settings: ServeSettings, gateway: Gateway, mcp: McpEndpoint | None
 
 def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Door]:
     return open_door(
-        TcpNetwork(connect_timeout_seconds=settings.connect_timeout),
+        TcpNetwork(connect_timeout_seconds=settings.connect_timeout, partition_seconds=settings.partition_timeout),
         address,
         headers=environment_headers(settings.env_header, settings.env_token),
         connect_timeout_seconds=settings.connect_timeout,
@@ -167,6 +208,8 @@ def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsync
         answer_timeout_seconds=settings.patience or settings.connect_timeout,
         restart_patience_seconds=settings.restart_patience,
         max_handshakes=settings.max_handshakes,
+        max_message_bytes=round(settings.max_observation * MIB),
+        max_connections=Descriptors().episodes,
         taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
         show=without_reward if settings.hide_reward else with_reward,
     )

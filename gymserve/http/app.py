@@ -7,6 +7,7 @@ from werkzeug.exceptions import HTTPException
 
 from gymserve.errors import GymserveError, GymserveFailed
 from gymserve.gateway import Gateway
+from gymserve.http.access import Guard, guarded
 from gymserve.http.bodies import answer
 from gymserve.http.connection import REFUSAL_EXTENSION
 from gymserve.http.delivery import see_through
@@ -20,8 +21,10 @@ from gymserve.identity import SessionCookie
 _log = structlog.get_logger()
 
 
-def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts, mcp: McpEndpoint | None = None) -> AsgiApp:
-    """The ASGI app of one gymserve. :param mcp: None answers 404 to MCP."""
+def create_app(
+    gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts, guard: Guard, mcp: McpEndpoint | None = None
+) -> AsgiApp:
+    """The ASGI app of one gymserve, behind ``guard``. :param mcp: None answers 404 to MCP."""
     app = QuartTrio("gymserve", static_folder=None)
     # Bodies and answers are bounded by the HTTP connection, which knows how they progress.
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
@@ -30,7 +33,7 @@ def create_app(gateway: Gateway, cookie: SessionCookie, rollouts: Rollouts, mcp:
     add_rollout_routes(app, rollouts)
     add_own_routes(app, gateway)
     served = quiet_hang_ups(see_through(app, gateway))
-    return strip_rollout_prefix(served if mcp is None else beside_mcp(served, mcp))
+    return strip_rollout_prefix(guarded(served if mcp is None else beside_mcp(served, mcp), guard))
 
 
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from quart import Response
 
 from gymserve.errors import BadArguments
+from gymserve.nesting import MAX_DEPTH, is_too_deep
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,18 @@ def read_object(body: bytes) -> JsonObject:
     """The JSON object in a request's body; an empty body is ``{}`` (NeMo Gym's client sends ``null`` arguments as no
     body).
 
-    :raises BadArguments: not UTF-8, not JSON (RFC 8259: NaN and Infinity are not), not an object, or nested too deep.
+    :raises BadArguments: not UTF-8, not JSON (RFC 8259: NaN and Infinity are not), not an object, or nested too deep
+        (RFC 8259 section 9 leaves the depth to us).
     """
     if not body:
         return JsonObject("{}", {})
+    if is_too_deep(body):
+        raise BadArguments.because("json_invalid", f"the body is nested too deep, beyond {MAX_DEPTH} levels")
     try:
         text = body.decode("utf-8")
         value = json.loads(text, parse_constant=_no_such_constant)
     except UnicodeDecodeError as exc:
         raise BadArguments.because("json_invalid", f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
-    except RecursionError:
-        raise _too_deep() from None
     except json.JSONDecodeError as exc:
         raise BadArguments.because("json_invalid", f"the body is not JSON: {exc}") from None
     except _NotJson as exc:
@@ -52,29 +54,15 @@ def _no_such_constant(name: str) -> Any:
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """``value`` as a JSON answer.
-
-    :raises BadArguments: it is nested too deep, as only what a client sent can be.
-    """
+    """``value`` as a JSON answer."""
     return Response(written(value).encode("ascii"), status=status, content_type="application/json")
 
 
 def written(value: Any) -> str:
-    """``value`` as compact JSON in ASCII. :raises BadArguments: as `answer`."""
-    try:
-        return _text(value)
-    except RecursionError:
-        raise _too_deep() from None
-
-
-def _text(value: Any) -> str:
+    """``value`` as compact JSON in ASCII."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
         # A number beyond a float's range (1e400) reads as infinity, which JSON cannot say; OpenEnv says null there,
         # and so do we.
         return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
-
-
-def _too_deep() -> BadArguments:
-    return BadArguments.because("json_invalid", "the body is nested too deep")

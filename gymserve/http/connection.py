@@ -1,5 +1,6 @@
 """HTTP/1.1 on one stream, in the seat of hypercorn's per-connection class."""
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from hypercorn.typing import AppWrapper, WorkerContext
 from hypercorn.utils import parse_socket_addr
 
 from gymserve.http.answer import Answer
+from gymserve.http.crowd import LATE_EXTENSION, Crowd
 from gymserve.http.exchange import Exchange
 from gymserve.http.head import build_scope
 from gymserve.http.inbox import HungUp, Inbox
@@ -36,7 +38,8 @@ class Connection:
 
     A request whose head was good is always answered by the app, also if its body is refused (413, 408, 400): the app
     then finds `scope["extensions"]["gymserve.refusal"]` (`status`, `error`, `detail`) and an empty body, and must
-    answer just that.
+    answer just that. It finds `"gymserve.late"` there while there are too many connections and this one came when
+    there were: its request must not wait for anybody else's.
     """
 
     def __init__(
@@ -48,14 +51,17 @@ class Connection:
         stream: trio.abc.Stream,
         *,
         limits: Limits = DEFAULT_LIMITS,
+        crowd: Crowd | None = None,
     ) -> None:
         self._app = app
         self._context = context
         self._state = state
         self._stream = stream
         self._limits = limits
+        self._crowd = crowd or Crowd()
+        self._is_late = False
         self._inbox = Inbox(stream)
-        self._outbox = Outbox(stream, stall_seconds=limits.send_stall_seconds)
+        self._outbox = Outbox(stream, stall_seconds=limits.stall_seconds)
         self._reminder = Reminder(interval_seconds=limits.interim_seconds)
         self._idle: trio.CancelScope | None = None
 
@@ -64,16 +70,30 @@ class Connection:
 
     async def run(self) -> None:
         """Serve, then close the stream. Raises nothing but cancellation."""
+        self._is_late = self._crowd.join()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._inbox.fill)
                 nursery.start_soon(self._attend)
-                await self._serve()
+                if await self._shook_hands():
+                    nursery.start_soon(self._inbox.fill)
+                    await self._serve()
                 nursery.cancel_scope.cancel()
         except* Exception as group:
             log.error("an HTTP connection failed", exc_info=group)
         finally:
+            self._crowd.leave()
             await trio.aclose_forcefully(self._stream)
+
+    async def _shook_hands(self) -> bool:
+        """Whether the stream is ready to be read: TLS needs its handshake first."""
+        if not isinstance(self._stream, trio.SSLStream):
+            return True
+        with self._unless_stopping(self._limits.handshake_seconds) as waiting:
+            try:
+                await self._stream.do_handshake()
+            except trio.BrokenResourceError:  # no TLS, no common version, or gone
+                return False
+        return not waiting.cancelled_caught
 
     def _peers(self) -> dict[str, Any]:
         """The part of the scope that all its requests share. Raises HungUp if the client has left already."""
@@ -102,11 +122,13 @@ class Connection:
         """Answer one request; True if another may follow. Raises HungUp if the client leaves meanwhile."""
         try:
             with self._unless_stopping(self._limits.idle_seconds) as idle:
-                request = await incoming.head(leftover)
+                await incoming.begin(leftover)
+                idle.deadline = math.inf  # a head that has begun has a time of its own
+                request = await incoming.head()
             if idle.cancelled_caught:
                 return False
         except Refused as exc:
-            await self._outbox.send(Answer(incoming.protocol).refuse(exc.refusal))
+            await self._outbox.send(Answer(incoming.protocol, method=incoming.method).refuse(exc.refusal))
             await self._linger()
             return False
         return await self._answer(incoming, request, peers)
@@ -114,14 +136,17 @@ class Connection:
     async def _answer(self, incoming: Incoming, request: h11.Request, peers: dict[str, Any]) -> bool:
         answer = Answer(incoming.protocol, method=request.method)
         body, refusal = await self._read_body(incoming, request, answer)
+        is_late = self._is_late = self._is_late and self._crowd.is_too_large
         exchange = Exchange(
             answer,
             self._inbox,
             self._outbox,
             self._reminder,
-            is_closing=lambda: refusal is not None or self._context.terminated.is_set(),
+            is_closing=lambda: refusal is not None or is_late or self._context.terminated.is_set(),
         )
         extensions = {} if refusal is None else {REFUSAL_EXTENSION: asdict(refusal)}
+        if is_late:
+            extensions[LATE_EXTENSION] = {}
         scope = build_scope(request, **peers, state=self._state.copy(), extensions=extensions)
         await exchange.run(self._app, scope, body)
         protocol = incoming.protocol
@@ -154,8 +179,8 @@ class Connection:
 
     @contextmanager
     def _unless_stopping(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Bound a wait that no request depends on: the server's stop ends it at once."""
-        with trio.move_on_after(seconds) as self._idle:
+        """Bound a wait that no request depends on: the server's stop ends it at once, and a crowd may."""
+        with trio.move_on_after(seconds) as self._idle, self._crowd.idling(self._idle):
             if self._context.terminated.is_set():
                 self._idle.cancel()
             try:

@@ -35,8 +35,8 @@ class Inbox:
                 self._arrived.unpark_all()
                 while len(self._waiting) > WAITING_BYTES:
                     await self._taken.park()
-        except trio.BrokenResourceError:
-            pass  # a reset says no more than an end of file: gone
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # a reset says no more than an end of file; closed: TLS had to answer after our end of file
         self.closed = True
         self._arrived.unpark_all()
         if self._notice is not None:

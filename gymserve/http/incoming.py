@@ -1,17 +1,21 @@
 """One request as it arrives: its head, then its body."""
 
-from collections.abc import Awaitable, Callable
+import re
 
 import h11
 import trio
 
 from gymserve.http.head import bad_request, head_too_large, objection
 from gymserve.http.inbox import Inbox
-from gymserve.http.limits import Limits
+from gymserve.http.limits import SLICE_BYTES, Limits
 from gymserve.http.refusal import Refusal, Refused
 
-# h11 quotes the offending line in its message, and a line can be as long as a head.
-DETAIL_CHARACTERS = 200
+# In its messages h11 quotes what it cannot read, which can be a line with a token in it, and as long as a head.
+QUOTE = re.compile(r""":? (bytearray\()?b['"].*""", re.DOTALL)
+
+
+_HEAD_STALLED = ("head_stalled", "the request line and headers")
+_BODY_STALLED = ("body_stalled", "the request body")
 
 
 class Incoming:
@@ -21,23 +25,31 @@ class Incoming:
         self._inbox = inbox
         self._limits = limits
         self.protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self.method = b""  # until a head was read
 
     @property
     def leftover(self) -> bytes:
         """What was read beyond this request."""
         return self.protocol.trailing_data[0]
 
-    async def head(self, leftover: bytes) -> h11.Request:
-        """The next head, beginning with what was read beyond the request before.
+    async def begin(self, leftover: bytes) -> None:
+        """Wait for the first bytes of the next head, unless they were read beyond the request before.
 
-        Raises Refused for what is not HTTP/1.1 or too large, HungUp if the client leaves.
+        Raises HungUp if the client leaves.
         """
         data = leftover.lstrip(b"\r\n")  # RFC 9112 section 2.2: empty lines before a request are ignored
         while not data:
             data = (await self._inbox.take()).lstrip(b"\r\n")
         self.protocol.receive_data(data)
-        request = await self._next_event(self._inbox.take)
+
+    async def head(self) -> h11.Request:
+        """The head that has begun.
+
+        Raises Refused for what is not HTTP/1.1, too large or too slow; HungUp if the client leaves.
+        """
+        request = await self._next_event(_Pace(self._inbox, self._limits.stall_seconds, *_HEAD_STALLED))
         assert isinstance(request, h11.Request), request
+        self.method = request.method
         if refusal := objection(request, head_bytes=self._limits.head_bytes):
             raise Refused(refusal)
         return request
@@ -50,10 +62,11 @@ class Incoming:
     async def body(self) -> bytes:
         """The whole body. Nothing answers before: keep-alive clients lose the request after an answer that came early.
 
-        Raises Refused if it is too large, stalls or is malformed; HungUp if the client leaves.
+        Raises Refused if it is too large, too slow or malformed; HungUp if the client leaves.
         """
         parts, size = [], 0
-        while isinstance(event := await self._next_event(self._take_promptly), h11.Data):
+        pace = _Pace(self._inbox, self._limits.stall_seconds, *_BODY_STALLED)
+        while isinstance(event := await self._next_event(pace), h11.Data):
             size += len(event.data)
             self._check_size(size)
             parts.append(event.data)
@@ -64,21 +77,9 @@ class Incoming:
         if size_bytes > limit:
             raise Refused(Refusal(413, "body_too_large", f"the request body is larger than {limit} bytes"))
 
-    async def _take_promptly(self) -> bytes:
-        seconds = self._limits.body_stall_seconds
-        with trio.move_on_after(seconds):
-            return await self._inbox.take()
-        raise Refused(
-            Refusal(
-                408,
-                "body_stalled",
-                f"nothing more of the request body arrived for {seconds:g} s; send it without pauses",
-            )
-        )
-
-    async def _next_event(self, take: Callable[[], Awaitable[bytes]]) -> object:
+    async def _next_event(self, pace: "_Pace") -> object:
         while (event := self._parse()) is h11.NEED_DATA:
-            self.protocol.receive_data(await take())
+            self.protocol.receive_data(await pace.take())
         return event
 
     def _parse(self) -> object:
@@ -90,5 +91,31 @@ class Incoming:
             too_long = exc.error_status_hint == 431
             if too_long and in_head:
                 raise Refused(head_too_large(self._limits.head_bytes)) from exc
-            detail = f"not HTTP/1.1: {exc}"[:DETAIL_CHARACTERS]
+            detail = f"not HTTP/1.1: {QUOTE.sub('', str(exc))}"
             raise Refused(bad_request(detail, 400 if too_long else exc.error_status_hint)) from exc
+
+
+class _Pace:
+    """What a client sends, as long as it sends slice after slice in time: a byte now and then is no progress."""
+
+    def __init__(self, inbox: Inbox, seconds: float, error: str, what: str) -> None:
+        self._inbox = inbox
+        self._seconds = seconds
+        self._error = error
+        self._what = what
+        self._begin_slice()
+
+    def _begin_slice(self) -> None:
+        self._due_at = trio.current_time() + self._seconds
+        self._missing_bytes = SLICE_BYTES
+
+    async def take(self) -> bytes:
+        """As `Inbox.take`. Raises Refused if it is too slow."""
+        with trio.CancelScope(deadline=self._due_at):
+            data = await self._inbox.take()
+            self._missing_bytes -= len(data)
+            if self._missing_bytes <= 0:
+                self._begin_slice()
+            return data
+        detail = f"{self._what} came too slowly: not the next {SLICE_BYTES} bytes, or the rest, in {self._seconds:g} s"
+        raise Refused(Refusal(408, self._error, detail))

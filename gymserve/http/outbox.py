@@ -3,9 +3,7 @@
 import trio
 
 from gymserve.http.inbox import HungUp
-
-# A slice is the smallest progress that counts: with 64 KiB in 30 s a reader of 2.2 KB/s is still served.
-SLICE_BYTES = 64 * 1024
+from gymserve.http.limits import SLICE_BYTES
 
 
 class Outbox:
@@ -54,11 +52,15 @@ class Outbox:
             raise HungUp
 
     async def send_eof(self) -> bool:
-        """Close our side only; False if this stream cannot (TLS) or the client is gone."""
-        if self._broken or not isinstance(self._stream, trio.abc.HalfCloseableStream):
+        """Close our side only; False if this stream cannot or the client is gone.
+
+        TLS has no half-close that all clients take, but the TCP under it has: an answer tells its own length.
+        """
+        stream = self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream
+        if self._broken or not isinstance(stream, trio.abc.HalfCloseableStream):
             return False
         try:
-            await self._stream.send_eof()
+            await stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         return True

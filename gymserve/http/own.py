@@ -3,12 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
-from quart import Response
+from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import NotFound
 
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer
+from gymserve.http.crowd import is_late
 from gymserve.identity import short
 from gymserve.session import Session
 
@@ -21,7 +22,8 @@ def add_own_routes(app: QuartTrio, gateway: Gateway) -> None:
     @app.get("/gymserve/ready")
     async def ready() -> Response:
         readiness = gateway.readiness()
-        return answer(asdict(readiness), 200 if readiness.ready else 503)
+        ready = readiness.ready and not is_late(request.scope)
+        return answer({**asdict(readiness), "ready": ready}, 200 if ready else 503)
 
     @app.get("/gymserve/sessions")
     async def sessions() -> Response:

@@ -10,9 +10,10 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import NotFound
 
 from gymserve.aggregate import aggregate_metrics
-from gymserve.errors import BadArguments, SeedConflict, SessionGone
+from gymserve.errors import BadArguments, SeedConflict, SessionGone, TooManyConnections
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import JsonObject, answer, read_object
+from gymserve.http.crowd import is_late
 from gymserve.http.delivery import note_effect, note_seeded
 from gymserve.http.gymnasium import Gymnasium
 from gymserve.http.masks import MASKED_HEADER, MaskedAsError, masked_status
@@ -86,6 +87,8 @@ class Rollouts:
 
     async def _body_of_a_seed(self) -> Mapping[str, Any]:
         g.session_id = g.session_id or new_session_id()  # a body that is refused costs no session that there is
+        if is_late(request.scope):
+            raise TooManyConnections
         return (await _object()).value
 
     def _task(self, row: Mapping[str, Any], **told: str) -> Task:

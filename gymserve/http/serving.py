@@ -1,8 +1,10 @@
 """The HTTP server: hypercorn's accepting, lifespan and stop around our connections."""
 
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import hypercorn.trio.run
@@ -11,8 +13,11 @@ from hypercorn.config import Config, Sockets
 from hypercorn.typing import Framework
 from hypercorn.utils import wrap_app
 
+from gymserve.http.accepting import serve_listeners
 from gymserve.http.connection import Connection
+from gymserve.http.crowd import Crowd
 from gymserve.http.limits import DEFAULT_LIMITS, Limits
+from gymserve.partition import PARTITION_SECONDS, notice_partition
 
 BACKLOG = 2048
 
@@ -23,17 +28,20 @@ async def serve(
     host: str,
     port: int,
     stop: Callable[[], Awaitable[float]],
+    tls: ssl.SSLContext | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    crowd: Crowd | None = None,
+    partition_seconds: float = PARTITION_SECONDS,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an ASGI app on `host` (name, IPv4 or IPv6 address) and `port` (0: any free one) until `stop` returns.
 
     `stop` returns when the listeners should close, with the number of seconds that answers under way may still take.
-    `task_status.started` gets the URLs, as `["http://127.0.0.1:8100"]`.
+    `tls` makes it HTTPS. `task_status.started` gets the URLs, as `["http://127.0.0.1:8100"]`.
 
     Raises OSError if the address cannot be bound, and hypercorn's LifespanFailureError if the app cannot start.
     """
-    config = Config()
+    config = _Config(tls)
     config.loglevel = "WARNING"
 
     async def shutdown_trigger() -> None:
@@ -41,10 +49,11 @@ async def serve(
 
     try:
         with _bind(host, port) as listener:
-            await _worker(limits)(
+            notice_partition(listener, partition_seconds)
+            await _worker(limits, crowd or Crowd())(
                 wrap_app(app, config.wsgi_max_body_size, "asgi"),
                 config,
-                sockets=Sockets([], [listener], []),
+                sockets=Sockets([], [listener], []) if tls is None else Sockets([listener], [], []),
                 shutdown_trigger=shutdown_trigger,
                 task_status=task_status,
             )
@@ -56,6 +65,17 @@ async def serve(
             raise error from None
         finally:
             del error  # the traceback holds this frame
+
+
+class _Config(Config):
+    """hypercorn's, with a TLS context that is made already, where it would make one of files."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self._tls
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -70,17 +90,18 @@ def _bind(host: str, port: int) -> socket.socket:
     )
 
 
-def _worker(limits: Limits) -> Callable[..., Awaitable[None]]:
-    """hypercorn's worker with our Connection where it looks up its TCPServer.
+def _worker(limits: Limits, crowd: Crowd) -> Callable[..., Awaitable[None]]:
+    """hypercorn's worker with our Connection where it looks up its TCPServer, and our accepting for trio's.
 
     The function is rebuilt over globals of its own: hypercorn's module stays as it is for whoever else serves with it.
     """
 
     def seat(*args: Any) -> Connection:
-        return Connection(*args, limits=limits)
+        return Connection(*args, limits=limits, crowd=crowd)
 
+    accepting = SimpleNamespace(**{**vars(trio), "serve_listeners": partial(serve_listeners, crowd=crowd)})
     stock = hypercorn.trio.run.worker_serve
-    worker = FunctionType(stock.__code__, {**vars(hypercorn.trio.run), "TCPServer": seat})
+    worker = FunctionType(stock.__code__, {**vars(hypercorn.trio.run), "TCPServer": seat, "trio": accepting})
     worker.__kwdefaults__ = stock.__kwdefaults__
     return worker
 

@@ -7,7 +7,7 @@ from typing import Any
 from gymserve.errors import BadArguments
 from gymserve.seeds import Seeding
 
-_LABEL_CHARACTERS = 200
+LABEL_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def read_task(
     """What ``row`` asks, with what a typed seed says beside it: its session's ``name``, and its ``taskset`` as the last
     resort for a label.
 
-    :raises BadArguments: the row's ``reset_kwargs`` cannot be used, or it is nested too deep.
+    :raises BadArguments: the row's ``reset_kwargs`` or its label cannot be used, or it is nested too deep.
     """
     kwargs = seeding.kwargs(row, _reset_kwargs(row), name)
     return Task(_label(row, label_header, taskset), kwargs, _lists_tools(row))
@@ -51,10 +51,16 @@ def _reset_kwargs(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _label(row: Mapping[str, Any], header: str | None, taskset: str | None) -> str | None:
     """The run's name: a request header, else the row's ``gymserve_label``, else the name in its ``agent_ref``, else its
     taskset's.
+
+    A name that nobody chose as a label is cut; one that was is refused, as runs with the same beginning would be one.
     """
     agent = row.get("agent_ref")
-    label = header or row.get("gymserve_label") or (agent.get("name") if isinstance(agent, dict) else None) or taskset
-    return label[:_LABEL_CHARACTERS] if isinstance(label, str) and label else None
+    chosen = header or row.get("gymserve_label")
+    if isinstance(chosen, str) and len(chosen) > LABEL_CHARACTERS:
+        sentence = f"a label (the header X-Gymserve-Label, or gymserve_label) has at most {LABEL_CHARACTERS} characters"
+        raise BadArguments.because("string_too_long", sentence, "gymserve_label")
+    label = chosen or (agent.get("name") if isinstance(agent, dict) else None) or taskset
+    return label[:LABEL_CHARACTERS] if isinstance(label, str) and label else None
 
 
 def _lists_tools(row: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from hypercorn.utils import wrap_app
 from trio.testing import memory_stream_pair
 
 from gymserve.http.connection import Connection
+from gymserve.http.crowd import Crowd
 from gymserve.http.limits import DEFAULT_LIMITS, Limits
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -74,11 +75,15 @@ def POST(path: str, body: bytes, *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def connect(nursery: trio.Nursery, app: App, *, limits: Limits = DEFAULT_LIMITS, pair: Any = None) -> Peer:
+def connect(
+    nursery: trio.Nursery, app: App, *, limits: Limits = DEFAULT_LIMITS, crowd: Crowd | None = None, pair: Any = None
+) -> Peer:
     """A connection to `app` over memory streams (or another pair); `peer.context.terminated` stops its server."""
     client, server = pair or memory_stream_pair()
     context = WorkerContext(None)
-    connection = Connection(wrap_app(app, 0, "asgi"), Config(), context, {"from": "lifespan"}, server, limits=limits)
+    connection = Connection(
+        wrap_app(app, 0, "asgi"), Config(), context, {"from": "lifespan"}, server, limits=limits, crowd=crowd
+    )
     nursery.start_soon(connection.run)
     return Peer(client, context)
 

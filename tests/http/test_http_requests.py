@@ -100,6 +100,16 @@ async def test_a_bad_head_never_reaches_the_app(autojump_clock, nursery, data, s
     assert app.scopes == []
 
 
+@pytest.mark.parametrize(
+    "head", [GET("?a"), GET("/", "Connection: Upgrade", "Upgrade: websocket"), GET("/", "X: " + "a" * 65536)]
+)
+async def test_a_refused_HEAD_gets_no_body(autojump_clock, nursery, logged, head):
+    peer = connect(nursery, Recorder())
+    reply = await peer.ask(head.replace(b"GET", b"HEAD", 1), b"HEAD")
+    assert (reply.status, reply.body) in ((400, b""), (431, b""))
+    assert (await peer.rest(), logged) == (b"", [])
+
+
 async def test_a_head_of_64_kib_is_read(autojump_clock, nursery):
     reply = await connect(nursery, Recorder()).ask(GET("/", "X: " + "a" * 65000))
     assert reply.status == 200
@@ -168,10 +178,28 @@ async def test_a_stalled_body_is_refused_by_the_app_on_time(autojump_clock, nurs
     peer = connect(nursery, Recorder())
     await peer.send(POST("/", b"abc")[:-2])
     await trio.sleep(59)
-    await peer.send(b"b")
+    await peer.send(b"b")  # a byte now and then is no progress
     reply = await peer.reply()
-    assert (trio.current_time(), reply.status, reply.headers[b"connection"]) == (59 + 60, 408, b"close")
-    assert reply.body.startswith(b"body_stalled: nothing more of the request body arrived for 60 s")
+    assert (trio.current_time(), reply.status, reply.headers[b"connection"]) == (60, 408, b"close")
+    assert reply.body == (
+        b"body_stalled: the request body came too slowly: not the next 65536 bytes, or the rest, in 60 s"
+    )
+
+
+async def test_a_slow_body_is_read_as_long_as_it_progresses(autojump_clock, nursery):
+    peer = connect(nursery, Recorder())
+    request = POST("/", b"x" * 200_000)
+    for start in range(0, len(request), 65536):
+        await peer.send(request[start : start + 65536])
+        await trio.sleep(59)
+    assert (await peer.reply()).status == 200
+
+
+async def test_the_time_for_a_slow_client_can_be_set(autojump_clock, nursery):
+    peer = connect(nursery, Recorder(), limits=Limits(stall_seconds=5))
+    await peer.send(POST("/", b"abc")[:-2])
+    assert (await peer.reply()).status == 408
+    assert trio.current_time() == 5
 
 
 async def test_a_client_that_leaves_in_its_body_calls_nobody(autojump_clock, nursery, logged):

@@ -1,0 +1,1 @@
+"""The parts of the soak: clients and an environment server that misbehave, and what is measured meanwhile."""
