@@ -13,7 +13,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 
-STALL_SECONDS = 30  # for which the connection bears a client that takes nothing
+STALL_SECONDS = 60  # for which the connection bears a client that takes nothing
 SEEDS = ["/seed_session", "/reset", "/ng-rollout/0-1/seed_session", "/ng-rollout/0-1/reset"]
 REASON = "the answer to its seed could not be delivered"
 HUNG_UP = "the client hung up before its seed was answered"
