@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 _TLS = {"http": False, "ws": False, "https": True, "wss": True}
 ACCEPTED_FORMS = "host:port, http(s)://host[:port][/prefix] or ws(s)://host[:port][/prefix]/ws"
 
+ACCEPTED_SERVERS = f"{ACCEPTED_FORMS}, and after it slots=COUNT for a limit of its own"
+
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentAddress:
@@ -32,6 +34,27 @@ class EnvironmentAddress:
 
     def __str__(self) -> str:
         return self.url
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An environment server to use; ``slots``: the most that may be held there, None for as many as it has."""
+
+    address: EnvironmentAddress
+    slots: int | None = None
+
+
+def parse_server(text: str) -> Server:
+    """``ADDRESS`` or ``ADDRESS slots=COUNT``. :raises ValueError: as `parse_address`, or the count is none."""
+    address, *limits = text.split() or [""]
+    match limits:
+        case []:
+            return Server(parse_address(address))
+        case [limit] if (count := limit.removeprefix("slots=")) != limit:
+            if not (count.isascii() and count.isdigit() and 0 < int(count[:9])):
+                raise ValueError("slots must be a whole number, 1 or more")
+            return Server(parse_address(address), int(count[:9]))
+    raise ValueError(f"after the address only slots=COUNT may stand; accepted: {ACCEPTED_SERVERS}")
 
 
 def parse_address(text: str) -> EnvironmentAddress:

@@ -13,9 +13,14 @@ class Deadline:
     `guard` nothing expires (the goodbye after ``done``).
     """
 
-    def __init__(self, *, idle_seconds: float, lifetime_seconds: float) -> None:
-        """:param lifetime_seconds: from now on, requests or not; infinite for none."""
+    def __init__(self, *, idle_seconds: float, latest_seconds: float, lifetime_seconds: float) -> None:
+        """:param idle_seconds: after these a session is overdue.
+        :param latest_seconds: after these it is over, if nobody has ended it before; the same where it is over as soon
+        as it is overdue.
+        :param lifetime_seconds: from now on, requests or not; infinite for none.
+        """
         self._idle_seconds = idle_seconds
+        self._latest_seconds = latest_seconds
         self._outlived_at = trio.current_time() + lifetime_seconds
         self._last = trio.current_time()
         self._in_flight = 0
@@ -29,7 +34,19 @@ class Deadline:
     @property
     def at(self) -> float:
         """The moment, in Trio's time."""
-        return min(self._outlived_at, math.inf if self._in_flight else self._last + self._idle_seconds)
+        return min(self._outlived_at, math.inf if self._in_flight else self._last + self._latest_seconds)
+
+    @property
+    def overdue_at(self) -> float:
+        """The moment from which the session may be ended for another's sake; while calls are in flight, the earliest
+        that it may be.
+        """
+        return (trio.current_time() if self._in_flight else self._last) + self._idle_seconds
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last request or answer."""
+        return trio.current_time() - self._last
 
     @property
     def passed(self) -> bool:

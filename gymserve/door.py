@@ -2,8 +2,7 @@
 
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,13 @@ import trio
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
 from gymserve.episode import AnswerTimedOut, Episode, EpisodeError, Refused
+from gymserve.gate import Gate
 from gymserve.knocking import HandshakeLost, HandshakeUnanswered, Health, shake_hands
-from gymserve.line import Line, Ticket
+from gymserve.line import Line
 from gymserve.network import Network, NotAnEnvironmentServer
 from gymserve.resets import ResetFailed
-from gymserve.toolbox import Show, Toolbox, is_mcp, listed_tools, make_toolbox
+from gymserve.ticket import Ticket
+from gymserve.toolbox import Show, Toolbox, is_mcp, listed_tools, make_toolbox, with_reward
 from gymserve.verdict import Verdict, is_refused, verdict
 from gymserve.websocket import MAX_MESSAGE_BYTES, HandshakeFailed
 
@@ -52,53 +53,25 @@ def _jitter() -> float:
     return random.uniform(0.75, 1.25)
 
 
-@asynccontextmanager
-async def open_door(
-    network: Network,
-    address: EnvironmentAddress,
-    *,
-    headers: Sequence[tuple[str, str]] = (),
-    connect_timeout_seconds: float,
-    close_timeout_seconds: float,
-    answer_timeout_seconds: float,
-    restart_patience_seconds: float,
-    max_handshakes: int,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    max_connections: float = math.inf,
-    taken_names: frozenset[str],
-    show: Show,
-    jitter: Callable[[], float] = _jitter,
-) -> AsyncIterator["Door"]:
-    """A door whose connections live in a nursery of its own; leaving drops those that are left.
+@dataclass(frozen=True, slots=True)
+class DoorTerms:
+    """What all doors of a gymserve have in common. Seconds.
 
-    It is opened around the sessions: a handshake outlasts the session that began it, and serves the next.
-
-    :param answer_timeout_seconds: for the first answer on a connection; it may have to wait for an environment.
-    :param restart_patience_seconds: how long a server that has opened episodes may refuse before it counts as hopeless.
-    :param max_connections: as `Line` has ``max_held``.
-    :param taken_names: names that no tool can have.
-    :param jitter: as `Line` has it.
+    ``answer_timeout_seconds`` is for the first answer on a connection, which may have to wait for an environment;
+    ``restart_patience_seconds``: how long a server that has opened episodes may refuse before it counts as hopeless.
+    ``taken_names`` are names that no tool can have; ``jitter``: as `Gate` has it.
     """
-    async with trio.open_nursery() as nursery:
-        door = Door(
-            nursery,
-            network,
-            address,
-            headers=headers,
-            connect_timeout_seconds=connect_timeout_seconds,
-            close_timeout_seconds=close_timeout_seconds,
-            answer_timeout_seconds=answer_timeout_seconds,
-            restart_patience_seconds=restart_patience_seconds,
-            max_handshakes=max_handshakes,
-            max_message_bytes=max_message_bytes,
-            max_connections=max_connections,
-            taken_names=taken_names,
-            show=show,
-            jitter=jitter,
-        )
-        nursery.start_soon(door.line.watch)
-        yield door
-        nursery.cancel_scope.cancel()
+
+    headers: Sequence[tuple[str, str]] = ()
+    connect_timeout_seconds: float = 10.0
+    close_timeout_seconds: float = 60.0
+    answer_timeout_seconds: float = 600.0
+    restart_patience_seconds: float = 60.0
+    max_handshakes: int = 16
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    taken_names: frozenset[str] = frozenset()
+    show: Show = with_reward
+    jitter: Callable[[], float] = _jitter
 
 
 class Door:
@@ -109,44 +82,36 @@ class Door:
         nursery: trio.Nursery,
         network: Network,
         address: EnvironmentAddress,
+        line: Line,
+        terms: DoorTerms,
         *,
-        headers: Sequence[tuple[str, str]],
-        connect_timeout_seconds: float,
-        close_timeout_seconds: float,
-        answer_timeout_seconds: float,
-        restart_patience_seconds: float,
-        max_handshakes: int,
-        max_message_bytes: int,
-        max_connections: float,
-        taken_names: frozenset[str],
-        show: Show,
-        jitter: Callable[[], float],
+        slots: int | None = None,
     ) -> None:
+        """:param nursery: for its connections; it outlasts the sessions, as a handshake outlasts the session that began
+        it, and serves the next.
+        :param slots: as `Gate` has it.
+        """
         self.address = address
-        self.line = Line(
+        self.gate = Gate(
+            line,
             knock=self._begin_to_knock,
             dismiss=self._begin_to_dismiss,
-            jitter=jitter,
-            max_handshakes=max_handshakes,
-            max_held=max_connections,
+            jitter=terms.jitter,
+            max_handshakes=terms.max_handshakes,
+            slots=slots,
+            name=str(address),
         )
-        self.lesson: Lesson | None = None
-        self.toolbox: Toolbox | None = None
         self.trouble: Exception | None = None
-        self._trouble_at = -math.inf
+        self.trouble_at = -math.inf
         self._nursery = nursery
         self._network = network
-        self._headers = headers
-        self._connect_timeout_seconds = connect_timeout_seconds
-        self._close_timeout_seconds = close_timeout_seconds
-        self._answer_timeout_seconds = answer_timeout_seconds
-        self._restart_patience_seconds = restart_patience_seconds
-        self._max_message_bytes = max_message_bytes
-        self._taken_names = taken_names
-        self._show = show
-        self._health = Health(lambda: network.is_alive(address, headers))
+        self._line = line
+        self._terms = terms
+        self._health = Health(lambda: network.is_alive(address, terms.headers))
         self._schema: Mapping[str, Any] | None = None
         self._learning = trio.Lock()
+        self.lesson: Lesson | None = None
+        self.toolbox: Toolbox | None = None
         self.has_opened = False
         self._refusing_since: float | None = None
         self._refused_at = -math.inf
@@ -162,17 +127,17 @@ class Door:
         except HandshakeLost as exc:
             self.in_trouble(exc)
             _log.warning("a handshake was lost by a server that is alive", env=str(self.address))
-            self.line.knock_lost()
+            self.gate.knock_lost()
         except ResetFailed as exc:
-            self.line.knock_hopeless(exc)  # for the session that is next to decide
+            self.gate.knock_failed(exc)
         except FAILURES as exc:
             self._judge(exc)
         except Exception as exc:  # a fault of ours belongs to the session that is next, not to all of them
             _log.exception("a knock failed by a fault of ours", env=str(self.address))
-            self.line.knock_hopeless(exc)
+            self.gate.knock_failed(exc)
         else:
             self._refusing_since = None
-            self.line.let_in(episode)
+            self.gate.let_in(episode)
 
     async def _shake_hands(self) -> Episode:
         await self.learn_schema()
@@ -180,10 +145,10 @@ class Door:
             self._nursery,
             self._network,
             self.address,
-            self._headers,
+            self._terms.headers,
             self._health,
-            connect_timeout_seconds=self._connect_timeout_seconds,
-            max_message_bytes=self._max_message_bytes,
+            connect_timeout_seconds=self._terms.connect_timeout_seconds,
+            max_message_bytes=self._terms.max_message_bytes,
             on_silence=self._on_silence,
         )
         try:
@@ -195,7 +160,7 @@ class Door:
 
     async def _prove(self, episode: Episode) -> None:
         """:raises ResetFailed: there is room, but no environment, though there have been some."""
-        with trio.move_on_after(self._answer_timeout_seconds):
+        with trio.move_on_after(self._terms.answer_timeout_seconds):
             try:
                 return await episode.prove()
             except Refused as exc:
@@ -203,41 +168,43 @@ class Door:
                     raise ResetFailed(exc.refusal.message) from exc
                 raise
         raise AnswerTimedOut(
-            f"the server accepted a connection, but said nothing for {self._answer_timeout_seconds:g} s"
+            f"the server accepted a connection, but said nothing for {self._terms.answer_timeout_seconds:g} s"
         )
 
     def _on_silence(self) -> None:
-        sentence = f"it has not answered a WebSocket upgrade for {self._connect_timeout_seconds:g} s or more"
+        sentence = f"it has not answered a WebSocket upgrade for {self._terms.connect_timeout_seconds:g} s or more"
         self.in_trouble(HandshakeUnanswered(sentence))
-        self.line.knock_unanswered()
+        self.gate.knock_unanswered()
 
     def _judge(self, exc: Exception) -> None:
         self.in_trouble(exc)
         match verdict(exc):
             case Verdict.FULL:
-                self.line.knock_refused(exc, exc.refusal.max_sessions if isinstance(exc, Refused) else None)
+                self.gate.knock_refused(exc, exc.refusal.max_sessions if isinstance(exc, Refused) else None)
             case Verdict.BUSY:
-                self.line.knocked_in_vain(exc)
+                self.gate.knocked_in_vain(exc)
             case _ if self._is_restarting(exc):
                 assert self._refusing_since is not None
-                self.line.knocked_in_vain(exc, again_by=self._refusing_since + self._restart_patience_seconds)
+                self.gate.knocked_in_vain(exc, again_by=self._refusing_since + self._terms.restart_patience_seconds)
             case _:
-                self.line.knock_hopeless(exc)
+                self.gate.knock_hopeless(exc)
 
     def _is_restarting(self, exc: Exception) -> bool:
         """A server that has opened episodes and refuses: its pod restarts, and a trainer must not burn its tasks."""
-        if not (self.has_opened and is_refused(exc) and self._restart_patience_seconds):
+        if not (self.has_opened and is_refused(exc) and self._terms.restart_patience_seconds):
             return False
         now = trio.current_time()
         last, self._refused_at = self._refused_at, now
-        if self._refusing_since is None or now > last + self._restart_patience_seconds:  # else it is another restart
+        if (
+            self._refusing_since is None or now > last + self._terms.restart_patience_seconds
+        ):  # else it is another restart
             self._refusing_since = now
             _log.warning(
                 "the environment server refuses, though it has opened episodes: it may be restarting",
                 env=str(self.address),
-                waited_for_seconds=self._restart_patience_seconds,
+                waited_for_seconds=self._terms.restart_patience_seconds,
             )
-        return now < self._refusing_since + self._restart_patience_seconds
+        return now < self._refusing_since + self._terms.restart_patience_seconds
 
     # -- how it goes -----------------------------------------------------------------------------------------------
 
@@ -245,19 +212,30 @@ class Door:
         """An episode was opened."""
         self.has_opened = True
         self.trouble = None
-        self.line.opened(ticket)
+        self._line.opened(ticket)
 
     def in_trouble(self, exc: Exception) -> None:
         """An opening failed."""
         self.trouble = exc
-        self._trouble_at = trio.current_time()
+        self.trouble_at = trio.current_time()
+
+    @property
+    def state(self) -> str:
+        """In a word, for whoever looks: what keeps new sessions away from it, if anything."""
+        if self.gate.is_leaving:
+            return "draining"
+        if self.gate.is_aside:
+            return "aside"
+        if self._refusing_since is not None:
+            return "restarting"
+        return "full" if self.gate.is_full else "ready"
 
     @property
     def is_well(self) -> bool:
         """Whether nothing but a want of room is known against the server; who only asks must not wait for a try."""
         if self.trouble is None or verdict(self.trouble) is Verdict.FULL:
             return True
-        return trio.current_time() >= self._trouble_at + _TROUBLE_SECONDS
+        return trio.current_time() >= self.trouble_at + _TROUBLE_SECONDS
 
     # -- connections that nobody wants any more --------------------------------------------------------------------
 
@@ -271,7 +249,7 @@ class Door:
                 try:
                     await self.say_goodbye(episode)
                 finally:
-                    self.line.leave(ticket)
+                    self._line.leave(ticket)
                 await episode.leave()
                 nursery.cancel_scope.cancel()
         except* Exception:  # the firewall of this connection
@@ -279,7 +257,7 @@ class Door:
 
     async def say_goodbye(self, episode: Episode) -> None:
         """Bounded by the close timeout; `Episode.leave` must follow."""
-        await episode.goodbye(timeout_seconds=self._close_timeout_seconds)
+        await episode.goodbye(timeout_seconds=self._terms.close_timeout_seconds)
 
     # -- what the server says of its environment -------------------------------------------------------------------
 
@@ -287,7 +265,7 @@ class Door:
         """The server's ``/schema``, asked for once. :raises Exception: as `Network.fetch_schema`."""
         async with self._learning:  # one asks, the others wait for what it learns
             if self._schema is None:
-                self._schema = await self._network.fetch_schema(self.address, self._headers)
+                self._schema = await self._network.fetch_schema(self.address, self._terms.headers)
             return self._schema
 
     async def learn_tools(self, episode: Episode) -> Toolbox:
@@ -301,7 +279,7 @@ class Door:
         """The toolbox that the server's first lesson makes."""
         if self.toolbox is None:
             self.lesson = lesson
-            self.toolbox = make_toolbox(lesson.schema, lesson.tools, self._taken_names, self._show)
+            self.toolbox = make_toolbox(lesson.schema, lesson.tools, self._terms.taken_names, self._terms.show)
             if self.toolbox.renamed:
                 renamed = dict(self.toolbox.renamed)
                 _log.warning("tools renamed, their names are routes", env=str(self.address), renamed=renamed)

@@ -6,6 +6,7 @@ only says that the episode is over: tool answers go straight into a model's cont
 log.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -49,6 +50,16 @@ class UnknownTool(GymserveError):
         super().__init__(f"there is no tool {tool[:_SHOWN_CHARACTERS]!r}; the tools are {', '.join(self.names)}")
 
 
+class NoSuchServer(GymserveError):
+    """This gymserve has no environment server of that address."""
+
+    status = 404
+    kind = "no_such_server"
+
+    def __init__(self, address: str, addresses: Iterable[str]) -> None:
+        super().__init__(f"there is no environment server {address}; there are {', '.join(addresses) or 'none'}")
+
+
 class EpisodeOver(GymserveError):
     """The episode is done: it can be verified, no longer acted in."""
 
@@ -65,6 +76,19 @@ class SeedConflict(GymserveError):
 
     status = 409
     kind = "seed_conflict"
+
+
+class LabelClosed(GymserveError):
+    """The run of that label was closed; a seed is a straggler's."""
+
+    status = 409
+    kind = "label_closed"
+
+    def __init__(self, label: str, seconds: float) -> None:
+        super().__init__(
+            f"the run {label[:_SHOWN_CHARACTERS]!r} was closed and takes no seeds for another {math.ceil(seconds)} s; "
+            "another label is another run"
+        )
 
 
 class SessionGone(GymserveError):

@@ -1,8 +1,9 @@
 """Which sessions exist, are being opened, did exist; and how they all stop."""
 
 import contextvars
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,18 +11,34 @@ from typing import Any
 import structlog
 import trio
 
-from gymserve.errors import GymserveError, LineFull, NoSession, SeedConflict, ShuttingDown, TooManySessions
-from gymserve.identity import new_session_id
-from gymserve.memory import Memory
+from gymserve.errors import (
+    GymserveError,
+    LineFull,
+    NoSession,
+    SeedConflict,
+    SessionGone,
+    ShuttingDown,
+    TooManySessions,
+)
+from gymserve.identity import new_instance, new_session_id, short
+from gymserve.journal import Journal
 from gymserve.names import Names
 from gymserve.opening import Opener, Readiness
+from gymserve.past import Past
+from gymserve.pool import Pool
+from gymserve.reclaiming import Reclaiming
 from gymserve.score import Ending, Score, Tombstone, Verification, masked, verification
-from gymserve.session import Session, State, Terms, gone
+from gymserve.session import Seed, Session, State, Terms, gone
+from gymserve.strays import Strays
+from gymserve.telemetry import Telemetry, Verified
+from gymserve.toolbox import Toolbox
 from gymserve.traffic import Traffic
 
 _log = structlog.get_logger()
 
 _LAST_SECONDS = 2.0  # for the goodbyes of a gateway that closes: a little more than each session takes for its own
+_CLOSED = "the client closed it"
+_SHUT_DOWN = "gymserve shut down"
 
 
 @asynccontextmanager
@@ -33,6 +50,9 @@ async def open_gateway(
     failure_class: str | None = None,
     max_sessions: int | None = None,
     max_waiting: int | None = None,
+    instance: str | None = None,
+    journal: Journal | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator["Gateway"]:
     """A gateway whose sessions live in a nursery of its own; leaving ends them, each with a goodbye.
 
@@ -41,22 +61,34 @@ async def open_gateway(
     :param failure_class: as `score.masked` has it.
     :param max_sessions: those that have not ended; one that is seeded again makes room for itself.
     :param max_waiting: those of them that have no connection to an environment yet.
+    :param instance: of this process, random by default; the journal has it too.
     """
-    async with trio.open_nursery() as nursery:
-        gateway = Gateway(
-            nursery,
-            opener,
-            terms,
-            tombstone_seconds=tombstone_seconds,
-            failure_class=failure_class,
-            max_sessions=max_sessions,
-            max_waiting=max_waiting,
-        )
-        try:
-            yield gateway
-        finally:
-            gateway.end_all()
-            nursery.cancel_scope.deadline = trio.current_time() + _LAST_SECONDS
+    async with trio.open_nursery() as helpers:
+        async with trio.open_nursery() as nursery:
+            telemetry = telemetry or Telemetry()
+            past = Past(instance or new_instance(), telemetry, kept_seconds=tombstone_seconds, journal=journal)
+            names = Names(kept_seconds=tombstone_seconds)
+            gateway = Gateway(
+                nursery,
+                opener,
+                terms,
+                past,
+                names,
+                telemetry,
+                failure_class=failure_class,
+                max_sessions=max_sessions,
+                max_waiting=max_waiting,
+            )
+            if terms.reclaims_when_wanted:
+                helpers.start_soon(Reclaiming(opener.line, gateway.all_sessions).run)
+            if journal is not None:
+                helpers.start_soon(journal.run)
+            try:
+                yield gateway
+            finally:
+                gateway.end_all()
+                nursery.cancel_scope.deadline = trio.current_time() + _LAST_SECONDS
+        helpers.cancel_scope.cancel()
 
 
 class Gateway:
@@ -67,8 +99,10 @@ class Gateway:
         nursery: trio.Nursery,
         opener: Opener,
         terms: Terms,
+        past: Past,
+        names: Names,
+        telemetry: Telemetry,
         *,
-        tombstone_seconds: float,
         failure_class: str | None,
         max_sessions: int | None,
         max_waiting: int | None,
@@ -76,16 +110,23 @@ class Gateway:
         self._nursery = nursery
         self._opener = opener
         self._terms = terms
+        self._past = past
+        self._names = names
+        self.telemetry = telemetry
         self._failure_class = failure_class
         self._max_sessions = max_sessions
         self._max_waiting = max_waiting
+        self._strays = Strays()
         self._sessions: dict[str, Session] = {}
         self._living = 0  # the sessions that have not ended; others of them say goodbye
         self._in_line: set[str] = set()
-        self._tombstones: Memory[Tombstone] = Memory(kept_seconds=tombstone_seconds)
-        self._names = Names(kept_seconds=tombstone_seconds)
         self._traffic = Traffic()
-        self._stopping = False
+        self._stops = trio.Event()
+        self._cut_short = 0
+        self._holds_seeds = trio.Event()
+        self._emptied = trio.Event()
+        self._draining = trio.CancelScope()
+        self._held_labels: Counter[str] = Counter()
         self._told: set[str] = set()
         # A task inherits the context it is started from; a request's would keep the request and its app alive as
         # long as the session.
@@ -93,14 +134,18 @@ class Gateway:
 
     # -- rollouts --------------------------------------------------------------------------------------------------
 
-    async def seed(self, session_id: str, label: str | None, reset_kwargs: Mapping[str, Any]) -> Session:
+    def new_session_id(self) -> str:
+        return new_session_id(self._past.instance)
+
+    async def seed(self, session_id: str, seed: Seed) -> Session:
         """A new session, open. Cancelled, it is given up at once.
 
-        :raises ShuttingDown: no new sessions are taken.
+        :raises ShuttingDown: no new sessions are taken. :raises LabelClosed: none of that label.
         :raises TooManySessions: and :raises LineFull: there are as many as may be.
         :raises GymserveError: as `Opener.open`.
         """
-        session = self._begin(session_id, label, reset_kwargs)
+        await self._while_held()
+        session = self._begin(session_id, seed)
         try:
             await session.opened()
         except trio.Cancelled:
@@ -108,9 +153,7 @@ class Gateway:
             raise
         return session
 
-    def begin_by_name(
-        self, name: str, payload: Mapping[str, Any], label: str | None, reset_kwargs: Mapping[str, Any]
-    ) -> Session:
+    async def begin_by_name(self, name: str, payload: Mapping[str, Any], seed: Seed) -> Session:
         """The session that its client calls ``name``, which opens or is open. Equal seeds share it, and it goes on
         opening though nobody waits: who has the name can seed or close it again.
 
@@ -119,28 +162,43 @@ class Gateway:
         :raises ShuttingDown: no new sessions are taken.
         """
         session_id = self._names.find(name, payload)
+        if session_id is None:
+            await self._while_held()
+            session_id = self._names.find(name, payload)
         if session_id is not None:
             try:
                 return self.find(session_id)
             except GymserveError:
-                if self._stopping:
+                if self._stops.is_set():
                     raise ShuttingDown from None
                 raise SeedConflict(
                     "the session of this resources_session_id has ended; another episode needs another id"
                 ) from None
-        session_id = new_session_id()
-        session = self._begin(session_id, label, reset_kwargs)
+        session_id = self.new_session_id()
+        session = self._begin(session_id, seed)
         self._names.put(name, session_id, payload)
         return session
 
     def close_by_name(self, name: str) -> None:
         """End the session of that name, if there is one; from now on it cannot be seeded."""
-        self.close(self._names.close(name), "the client closed it")
+        self.close(self._names.close(name), _CLOSED)
 
-    def _begin(self, session_id: str, label: str | None, reset_kwargs: Mapping[str, Any]) -> Session:
+    async def _while_held(self) -> None:
+        if self._holds_seeds.is_set():
+            await self._stops.wait()
+
+    def _begin(self, session_id: str, seed: Seed) -> Session:
         self._admit()
+        self._strays.check(seed.label)
         session = Session(
-            session_id, label, self._opener, self._terms, reset_kwargs, traffic=self._traffic, on_end=self._on_end
+            session_id,
+            seed,
+            self._opener,
+            self._terms,
+            traffic=self._traffic,
+            telemetry=self.telemetry,
+            on_done=self._on_done,
+            on_end=self._on_end,
         )
         session.progress.on_turn = partial(self._on_turn, session_id)
         self._sessions[session_id] = session
@@ -151,7 +209,7 @@ class Gateway:
 
     def _admit(self) -> None:
         """:raises GymserveError: there can be no other session now."""
-        if self._stopping:
+        if self._stops.is_set():
             raise ShuttingDown
         if self._max_sessions is not None and self._living >= self._max_sessions:
             raise TooManySessions(self._max_sessions)
@@ -164,6 +222,10 @@ class Gateway:
         finally:
             self._in_line.discard(session.id)
             del self._sessions[session.id]
+            self._look_whether_emptied()
+
+    def _on_done(self, session: Session) -> None:
+        self._past.note_done(session.id, session.stone(Ending.VERIFIED, "the episode was done"))
 
     def _on_turn(self, session_id: str, in_line: bool) -> None:
         if in_line:
@@ -176,7 +238,7 @@ class Gateway:
         assert stone is not None
         self._living -= 1
         self._in_line.discard(session.id)
-        self._tombstones.put(session.id, stone)
+        self._past.put(session.id, stone)
         self._names.end(session.id, may_be_seeded_again=stone.ending is Ending.NEVER_OPENED)
         if stone.ending is Ending.UNSCORED:
             self._tell_once("a verify action failed, and its result is masked (said once)", reason=stone.reason)
@@ -192,7 +254,7 @@ class Gateway:
     def _tell_once(self, sentence: str, **details: str) -> None:
         if sentence not in self._told:
             self._told.add(sentence)
-            _log.warning(sentence, env=str(self._opener.address), **details)
+            _log.warning(sentence, **details)
 
     def find(self, session_id: str | None) -> Session:
         """The live session of that id, its idle clock started again.
@@ -201,30 +263,53 @@ class Gateway:
         """
         session = self._sessions.get(session_id) if session_id is not None else None
         if session is not None:
-            session.touch()
+            try:
+                session.touch()
+            except SessionGone:
+                self._remembered(session.id)
+                raise
             return session
-        stone = self._tombstones.get(session_id) if session_id is not None else None
+        stone = self._remembered(session_id)
         if stone is not None:
             raise gone(stone)
-        raise NoSession("this request names no session that gymserve knows: seed one and send its cookie")
+        raise NoSession(self._past.why_unknown(session_id))
 
     async def verify(self, session_id: str | None, row: Mapping[str, Any]) -> Verification:
         """The result of a session, masked where it says nothing about the policy. Repeated, the same."""
-        stone = await self._stone(session_id) if session_id is not None else None
+        session = self._sessions.get(session_id) if session_id is not None else None
+        if session is not None:
+            await session.verify()
+        stone = self._remembered(session_id)
         if stone is None:
-            return masked(
-                row,
-                "session_lost",
-                "gymserve does not know this session: it was never seeded, or was forgotten",
-                failure_class=self._failure_class,
+            why = self._past.why_unknown(session_id)
+            result = masked(row, "session_lost", why, failure_class=self._failure_class)
+        else:
+            result = verification(row, stone, failure_class=self._failure_class)
+        self.telemetry.tell(
+            Verified(
+                None if session_id is None else short(session_id),
+                None if stone is None else stone.label,
+                result.body["failure_kind"] if result.masked else None,
+                result.body["reward"],
             )
-        return verification(row, stone, failure_class=self._failure_class)
+        )
+        return result
 
-    async def _stone(self, session_id: str) -> Tombstone | None:
-        session = self._sessions.get(session_id)
-        if session is None:
-            return self._tombstones.get(session_id)
-        return await session.verify()
+    def _remembered(self, session_id: str | None) -> Tombstone | None:
+        """The tombstone that a client asks for."""
+        stone = None if session_id is None else self._past.get(session_id)
+        if stone is not None and session_id is not None:
+            self._past.heard_of(session_id, stone)
+        return stone
+
+    async def learn_tools(self) -> Toolbox:
+        """What sessions have, asked for of a server where it is not known yet. :raises GymserveError: as
+        `Opener.learn`.
+        """
+        await self._opener.learn()
+        toolbox = self.pool.toolbox
+        assert toolbox is not None, "it has been learned"
+        return toolbox
 
     def close(self, session_id: str | None, reason: str) -> bool:
         """End the session of that id at once; False if there is none that has not ended."""
@@ -234,26 +319,89 @@ class Gateway:
         session.end(Ending.CLOSED, reason)
         return True
 
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def close_label(self, label: str, *, refused_seconds: float) -> int:
+        """End all sessions of that label, those that wait too, and take none of it for a while. How many there were."""
+        self._strays.refuse(label, seconds=refused_seconds)
+        ended = [session for session in self._sessions.values() if session.label == label and not session.tombstone]
+        for session in ended:
+            session.end(Ending.CLOSED, f"the sessions of {label} were closed")
+        return len(ended)
+
+    def check_label(self, label: str) -> None:
+        """:raises LabelClosed: seeds of that label are refused."""
+        self._strays.check(label)
+
+    @contextmanager
+    def holding(self, label: str, *, refused_seconds: float) -> Iterator[None]:
+        """While somebody holds that run; it is closed when the last who does lets go of it, but not because this
+        process stops: who holds it goes on to hold it in the next.
+        """
+        self._held_labels[label] += 1
+        try:
+            yield
+        finally:
+            self._held_labels -= Counter([label])
+            if label not in self._held_labels and not self._stops.is_set():
+                self.close_label(label, refused_seconds=refused_seconds)
+
+    @property
+    def held_labels(self) -> list[str]:
+        return sorted(self._held_labels)
+
     # -- stopping --------------------------------------------------------------------------------------------------
+
+    def hold_seeds(self, wait_seconds: float) -> None:
+        """Take no new sessions, without refusing them yet: another process is to follow, when the running ones have
+        ended, or that time is over. Said again, the new time counts.
+        """
+        self._draining.deadline = trio.current_time() + wait_seconds
+        self._holds_seeds.set()
+        self._look_whether_emptied()
+
+    async def seeds_held_to_the_end(self) -> None:
+        """Wait until seeds are held and then until no session is left, or the time for that is over. For one task."""
+        await self._holds_seeds.wait()
+        with self._draining:
+            await self._emptied.wait()
+
+    async def seeds_refused(self) -> int:
+        """Wait until this process stops: no sessions are taken any more; how many are ended by it."""
+        await self._stops.wait()
+        return self._cut_short
+
+    def _look_whether_emptied(self) -> None:
+        if self._holds_seeds.is_set() and not self._sessions:
+            self._emptied.set()
 
     async def drain(self, grace_seconds: float) -> None:
         """Take no new sessions, refuse the waiting ones, let the calls in flight finish for as long as the grace, then
         end all.
         """
-        self._stopping = True
+        self._stop_seeds()
         for session in list(self._sessions.values()):
             if session.state is State.OPENING:
-                session.end(Ending.SHUTDOWN, "gymserve shut down")
+                session.end(Ending.SHUTDOWN, _SHUT_DOWN)
         with trio.move_on_after(grace_seconds):
             await self._traffic.quiet()
         self.end_all()
 
     def end_all(self) -> None:
-        self._stopping = True
+        self._stop_seeds()
         for session in list(self._sessions.values()):
-            session.end(Ending.SHUTDOWN, "gymserve shut down")
+            session.end(Ending.SHUTDOWN, _SHUT_DOWN)
+
+    def _stop_seeds(self) -> None:
+        if not self._stops.is_set():
+            self._cut_short = sum(session.tombstone is None for session in self._sessions.values())
+            self._stops.set()
 
     # -- what there is ---------------------------------------------------------------------------------------------
+
+    def all_sessions(self) -> list[Session]:
+        """Those that still wait too."""
+        return list(self._sessions.values())
 
     def sessions(self) -> list[Session]:
         """Those that hold a place or a score; the ones still in the line are only counted, by `waiting`."""
@@ -266,7 +414,7 @@ class Gateway:
     def readiness(self) -> Readiness:
         """Whether a seed now would get a slot without waiting."""
         readiness = self._opener.readiness()
-        return replace(readiness, ready=readiness.ready and self._takes_sessions)
+        return replace(readiness, ready=readiness.ready and self._takes_sessions and not self._holds_seeds.is_set())
 
     @property
     def _takes_sessions(self) -> bool:
@@ -281,5 +429,19 @@ class Gateway:
         return self._opener.line.waiting
 
     @property
-    def openers(self) -> tuple[Opener, ...]:
-        return (self._opener,)
+    def instance(self) -> str:
+        """What tells this process from another."""
+        return self._past.instance
+
+    @property
+    def is_holding_seeds(self) -> bool:
+        return self._holds_seeds.is_set()
+
+    @property
+    def reclaimed_alive(self) -> int:
+        """Sessions whose idle timeout ended them though their client came back."""
+        return self._past.reclaimed_alive
+
+    @property
+    def pool(self) -> Pool:
+        return self._opener.pool

@@ -12,9 +12,19 @@ TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 _SHORT_DIGITS = 12
 
 
-def new_session_id() -> str:
-    """128 random bits as 32 hex digits."""
-    return secrets.token_hex(16)
+def new_instance() -> str:
+    """What tells one process from another: 8 hex digits."""
+    return secrets.token_hex(4)
+
+
+def new_session_id(instance: str) -> str:
+    """128 random bits as 32 hex digits, and the process that made it."""
+    return f"{secrets.token_hex(16)}-{instance}"
+
+
+def instance_of(session_id: str) -> str:
+    """The process that made the id."""
+    return session_id.rpartition("-")[2]
 
 
 def new_secret() -> str:

@@ -1,38 +1,26 @@
-"""The line before one environment server: who gets the next connection, and when the server is knocked at.
+"""The line before the environment servers: who gets the next connection, and at which server one is asked for.
 
-Sessions wait in queues, one for each label, first come, first served; the next connection goes to the label that
-holds the fewest. Knocks belong to the line and not to the session that was first when they began: whichever is
-answered serves whoever is next, and a client that hangs up leaves no second knock behind.
-
-``held`` counts the slots that are ours or may become ours: knocks under way, connections in their reset, episodes,
-goodbyes. It never exceeds what the server said that it has, except for one probe every 30 s. Whoever gives a slot back
-makes the next knock in the same tick; time matters only after a refusal while others share the server.
+Sessions wait in queues, one for each label, first come, first served; the next connection, wherever it comes from, goes
+to the label that holds the fewest for its weight. Knocks belong to the line and not to the session that was first when
+they began: whichever is answered serves whoever is next, and a client that hangs up leaves no second knock behind.
 """
 
 import bisect
-import enum
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
 from gymserve.call import Reply
 from gymserve.episode import Episode
+from gymserve.gate import Gate
+from gymserve.shares import Allotment, Share, Shares
+from gymserve.ticket import Stage, Ticket
 
-_FIRST_BACKOFF_SECONDS = 0.05
-_LAST_BACKOFF_SECONDS = 2.0
-_PROBE_SECONDS = 30.0
-
-
-class Stage(enum.Enum):
-    """Where an opener stands."""
-
-    OUTSIDE = "not in the line"
-    WAITING = "in the line"
-    ANSWER = "has a connection with room behind it, and waits for its reset"
-    OPEN = "holds an episode, or says goodbye to it"
+_COUNTED = frozenset({Stage.ANSWER, Stage.OPEN})  # for labels and shares: somebody's
 
 
 def _nobody_to_tell() -> None:
@@ -43,54 +31,27 @@ class MustWait(Exception):
     """There is no connection without waiting, and the ticket's holder has no patience."""
 
 
-class Ticket:
-    """One opener's position, which it keeps through every refusal. ``tries`` are the knocks made for it."""
-
-    def __init__(self, number: int, label: str | None, on_wait: Callable[[], None], *, patient: bool) -> None:
-        self.number = number
-        self.label = label
-        self.on_wait = on_wait
-        self.patient = patient
-        self.stage = Stage.OUTSIDE
-        self.since_seconds = trio.current_time()
-        self.tries = 0
-        self.connection: Reply[Episode] = Reply()
-
-
 class Line:
-    """Queues for one server. ``capacity`` is what it last said that it has, None before it said."""
+    """Queues for all servers, each of which is a gate."""
 
-    def __init__(
-        self,
-        *,
-        knock: Callable[[], None],
-        dismiss: Callable[[Episode, Ticket], None],
-        jitter: Callable[[], float],
-        max_handshakes: int,
-        max_held: float = math.inf,
-    ) -> None:
-        """:param knock: begins a handshake, whose end is told by `let_in` or `knocked_in_vain`.
-        :param dismiss: says goodbye to a connection that nobody wants any more, and then `leave`s with the ticket.
-        :param jitter: a factor for each backoff, about 1, so that gymserves sharing a server do not knock together.
-        :param max_handshakes: unanswered at a time: a stalled server serves each of them later, wanted or not.
-        :param max_held: connections that we can have, whatever the server can.
-        """
-        self._knock = knock
-        self._dismiss = dismiss
-        self._jitter = jitter
-        self._max_handshakes = max_handshakes
+    def __init__(self, shares: Shares | None = None, *, max_held: float = math.inf) -> None:
+        """:param max_held: connections that we can have, whatever the servers can."""
+        self._shares = shares or Shares()
         self._max_held = max_held
         self._numbers = itertools.count()
         self._queues: dict[str | None, list[Ticket]] = {}
         self._untold: list[Ticket] = []  # those in the queues who may not have to wait
         self._count: Counter[Stage] = Counter()
         self._held_by_label: Counter[str | None] = Counter()
-        self._knocks = 0
-        self._backoff_seconds = 0.0
-        self._closed_until = -math.inf
-        self._refused_at = -math.inf
+        self._held_by_share: Counter[Share] = Counter()
         self._changed = trio.Event()
-        self.capacity: int | None = None
+        self.gates: list[Gate] = []
+        self.on_want: Callable[[], None] = _nobody_to_tell
+
+    def add(self, gate: Gate) -> None:
+        """A server more, until it has left (`Gate.leave`) and its last slot is given back."""
+        self.gates.append(gate)
+        self.knock_for_the_waiting()
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -100,12 +61,37 @@ class Line:
 
     @property
     def held(self) -> int:
-        return self._knocks + self._count[Stage.ANSWER] + self._count[Stage.OPEN]
+        return sum(gate.held for gate in self.gates)
 
     @property
     def let_in_already(self) -> int:
         """Connections that are not knocks any more."""
         return self._count[Stage.ANSWER] + self._count[Stage.OPEN]
+
+    @property
+    def capacity(self) -> int | None:
+        """What all servers have that take sessions; None where one has not said."""
+        capacities = [gate.capacity for gate in self._serving]
+        known = [capacity for capacity in capacities if capacity is not None]
+        return sum(known) if len(known) == len(capacities) else None
+
+    def serves_one_more(self, ticket: Ticket, given_back: Sequence[Ticket]) -> bool:
+        """Whether one more of the waiting is served if ``ticket`` too gives its slot back."""
+        with_it = self._served_without([*given_back, ticket], _gate(ticket))
+        return with_it > self._served_without(given_back, _gate(ticket))
+
+    def _served_without(self, tickets: Sequence[Ticket], at: Gate) -> float:
+        """How many of the waiting are served if those slots are given back. Knocks at ``at`` count however long they
+        take: one more there would not be answered sooner.
+        """
+        serving = self._serving
+        given_back = [gate for ticket in tickets if (gate := _gate(ticket)) in serving]
+        held = self._held_by_share - Counter(self._shares.of(ticket.label) for ticket in tickets)
+        allotment = Allotment(self._shares, held, self._free + len(given_back))
+        slots = sum(gate.knocks if gate is at else gate.prompt_knocks for gate in serving)
+        slots += sum(gate.unwanted for gate in serving) + sum(gate.lacks_slots for gate in given_back)
+        anywhere = any(gate.may_serve for gate in serving)
+        return min(allotment.admitted(self._waiting_by_share()), math.inf if anywhere else slots)
 
     @property
     def oldest_wait_seconds(self) -> float:
@@ -114,13 +100,13 @@ class Line:
         return trio.current_time() - min(firsts) if firsts else 0.0
 
     @property
-    def has_room(self) -> bool:
-        """Whether who came now would not wait for anybody."""
-        return self.waiting == 0 and not (self._full or self.is_spent) and trio.current_time() >= self._opens_at()
+    def is_hopeless(self) -> bool:
+        """Whether the last knock was hopeless at each server."""
+        return all(gate.is_aside for gate in self._serving)
 
     @property
     def is_spent(self) -> bool:
-        """Whether we ourselves can have no other connection, whatever the server can."""
+        """Whether we ourselves can have no other connection, whatever the servers can."""
         return self.held >= self._max_held
 
     # -- for openers -----------------------------------------------------------------------------------------------
@@ -140,10 +126,10 @@ class Line:
         queue = self._queues.setdefault(ticket.label, [])
         bisect.insort(queue, ticket, key=_number)
         self._untold.append(ticket)
-        self._knock_for_the_waiting()
+        self.knock_for_the_waiting()
 
     async def connection(self, ticket: Ticket) -> Episode:
-        """Wait for a connection. Cancelled, the ticket has left the line.
+        """Wait for a connection, of the ticket's ``gate``. Cancelled, the ticket has left the line.
 
         :raises Exception: what a knock failed with, where waiting would not help or is not wanted.
         """
@@ -162,126 +148,170 @@ class Line:
     def opened(self, ticket: Ticket) -> None:
         """The episode is open: the server has room and answers."""
         self._move(ticket, Stage.OPEN)
-        self._backoff_seconds = 0.0
-        self._closed_until = -math.inf
-        if self.capacity is not None and self._count[Stage.OPEN] > self.capacity:
-            self.capacity = self._count[Stage.OPEN]  # it has grown
-        self._knock_for_the_waiting()
+        _gate(ticket).opened()
+        self.knock_for_the_waiting()
 
     def refused(self, ticket: Ticket, capacity: int | None) -> None:
         """The server is full and has ``capacity`` slots, None where it did not say."""
         self._move(ticket, Stage.OUTSIDE)
-        self._full_said(capacity)
+        _gate(ticket).full_said(capacity)
+        self.knock_for_the_waiting()
 
     def failed(self, ticket: Ticket) -> None:
         """The server dropped the connection before the reset was answered."""
         self._move(ticket, Stage.OUTSIDE)
-        self._back_off()
-        self._knock_for_the_waiting()
+        _gate(ticket).back_off()
+        self.knock_for_the_waiting()
+
+    def give_up_on_server(self, ticket: Ticket) -> bool:
+        """What the ticket's server answered is hopeless: whether another may serve it."""
+        self._move(ticket, Stage.OUTSIDE)
+        _gate(ticket).set_aside()
+        self.knock_for_the_waiting()
+        return not self._is_hopeless_for(ticket)
 
     def leave(self, ticket: Ticket) -> None:
         """Leave the line, or give the slot back, whichever it is. Twice does no harm."""
         if ticket.stage is Stage.WAITING:
             self._queue_out(ticket)
-        elif ticket.stage is Stage.OPEN:
-            self._closed_until = -math.inf  # a slot is free, whatever the last refusal said
+        elif ticket.stage in (Stage.OPEN, Stage.UNWANTED):
+            _gate(ticket).slot_is_free()
         self._move(ticket, Stage.OUTSIDE)
-        self._knock_for_the_waiting()
-
-    # -- for knocks ------------------------------------------------------------------------------------------------
-
-    def let_in(self, episode: Episode) -> None:
-        """A knock was answered and there is room."""
-        self._knocks -= 1
-        self._hand_over(episode)
-
-    def knocked_in_vain(self, exc: Exception, *, again_by: float = math.inf) -> None:
-        """A handshake came to nothing, and waiting may help; the next one is due at ``again_by`` at the latest."""
-        self._knock_failed(exc)
-        self._back_off()
-        self._closed_until = min(self._closed_until, again_by)
-        self._knock_for_the_waiting()
-
-    def knock_refused(self, exc: Exception, capacity: int | None) -> None:
-        """There is no room. The server has ``capacity`` slots, None where it did not say."""
-        self._knock_failed(exc)
-        self._full_said(capacity)
-
-    def knock_lost(self) -> None:
-        """A handshake is lost though the server is alive: another is due at once."""
-        self._knock_ended()
-        self._knock_for_the_waiting()
-
-    def knock_hopeless(self, exc: Exception) -> None:
-        """Waiting will not help: the one who is next is told, the others find out for themselves."""
-        ticket = self._knock_ended()
-        if ticket is not None:
-            self._send_away(ticket, exc)
-        self._knock_for_the_waiting()
-
-    def knock_unanswered(self) -> None:
-        """A handshake takes long: whoever is in the line waits, though a knock may be under way for them all."""
-        self._tell(self._untold)
+        self.knock_for_the_waiting()
 
     async def watch(self) -> None:
-        """Knock when a backoff, or the time until the next probe, is over. A task beside the knocks, for ever."""
+        """Knock when a backoff, a pause, or the time until the next probe is over. A task beside the knocks, for
+        ever.
+        """
         while True:
             self._changed = trio.Event()
             with trio.CancelScope(deadline=self._alarm()):
                 await self._changed.wait()
-            self._knock_for_the_waiting()
+            self.knock_for_the_waiting()
 
-    # -- between them ----------------------------------------------------------------------------------------------
+    # -- for gates -------------------------------------------------------------------------------------------------
 
-    def _knock_ended(self) -> Ticket | None:
-        """In vain; whom it was for, who is next."""
-        self._knocks -= 1
-        ticket = self._next()
+    def hand_over(self, episode: Episode, gate: Gate) -> None:
+        """A connection is there: for the one who is next, if there is one."""
+        ticket = None if gate.is_leaving else self._next()
+        if ticket is None:
+            ticket = self.join(None)
+            self._seat(ticket, gate, Stage.UNWANTED)
+            gate.dismiss(episode, ticket)
+            return
+        self._queue_out(ticket)
+        self._seat(ticket, gate, Stage.ANSWER)
+        ticket.tries += 1
+        ticket.connection.answer(episode)
+        self.knock_for_the_waiting()
+
+    def knock_failed(self, exc: Exception, gate: Gate) -> None:
+        """In vain; it counts for the one who is next, who hears of it only where there is no patience."""
+        ticket = self.count_try(gate)
+        if ticket is not None and not ticket.patient:
+            self._send_away(ticket, exc, gate)
+
+    def knock_hopeless(self, exc: Exception, gate: Gate) -> None:
+        """The one who is next fails with ``exc``, if no server is left that might serve it."""
+        ticket = self.count_try(gate)
+        if ticket is not None and self._is_hopeless_for(ticket):
+            self._send_away(ticket, exc, gate)
+
+    def tell_the_next(self, exc: Exception, gate: Gate) -> None:
+        """The one who is next fails with ``exc``."""
+        ticket = self.count_try(gate)
+        if ticket is not None:
+            self._send_away(ticket, exc, gate)
+
+    def count_try(self, gate: Gate) -> Ticket | None:
+        """A knock ended in vain; whom it was for, who is next. None where it was for nobody, or at a server that is
+        leaving.
+        """
+        ticket = None if gate.is_leaving else self._next()
         if ticket is not None:
             ticket.tries += 1
         return ticket
 
-    def _knock_failed(self, exc: Exception) -> None:
-        ticket = self._knock_ended()
-        if ticket is not None and not ticket.patient:
-            self._send_away(ticket, exc)
+    def ignores_pause(self, gate: Gate) -> bool:
+        """Whether a server that is set aside is tried all the same: all are, and the one who is next has either not
+        been turned away there yet, or been turned away everywhere.
+        """
+        if not self.is_hopeless:
+            return False
+        ticket = self._next()
+        return ticket is None or not gate.was_hopeless_since(ticket.since_seconds) or self._is_hopeless_for(ticket)
 
-    def _send_away(self, ticket: Ticket, exc: Exception) -> None:
-        self._queue_out(ticket)
-        self._move(ticket, Stage.OUTSIDE)
-        ticket.connection.fail(exc)
+    def knock_unanswered(self, gate: Gate) -> None:
+        """Whoever is in the line waits, though a knock may be under way for them all; but for those whom another
+        server may answer any moment.
+        """
+        elsewhere = sum(other.prompt_knocks for other in self._serving if other is not gate)
+        self._tell([ticket for ticket in self._untold if self._rank(ticket) > elsewhere])
+
+    def knock_for_the_waiting(self) -> None:
+        self._let_go_of_the_empty()
+        while (gate := self._gate_to_knock_at()) is not None:
+            gate.knock()
+        self._changed.set()
+        if self.waiting:
+            knocks = self._knocks
+            self._tell([ticket for ticket in self._untold if self._rank(ticket) > knocks])
+            self.on_want()
+
+    # -- between them ----------------------------------------------------------------------------------------------
+
+    @property
+    def _serving(self) -> list[Gate]:
+        return [gate for gate in self.gates if not gate.is_leaving]
+
+    @property
+    def _knocks(self) -> int:
+        return sum(gate.knocks for gate in self._serving)
+
+    @property
+    def _prompt_knocks(self) -> int:
+        return sum(gate.prompt_knocks for gate in self._serving)
+
+    def _is_hopeless_for(self, ticket: Ticket) -> bool:
+        """Whether each server has turned somebody away since that ticket came, for good."""
+        return all(gate.was_hopeless_since(ticket.since_seconds) for gate in self._serving)
+
+    def _let_go_of_the_empty(self) -> None:
+        for gate in [gate for gate in self.gates if gate.is_leaving and gate.held == 0]:
+            self.gates.remove(gate)
+            gate.on_gone()
+
+    def _gate_to_knock_at(self) -> Gate | None:
+        if self.is_spent:
+            return None
+        wanted = self._admissible()
+        if wanted <= self._prompt_knocks:
+            return None
+        gates = [gate for gate in self.gates if wanted > gate.knocks and gate.may_knock()]
+        return min(gates, key=lambda gate: gate.preference, default=None)
 
     def _give_up(self, ticket: Ticket) -> None:
         """Its client left; in the tick in which it was given a connection, the next in the line has that."""
         given = ticket.connection.value
         if given is not None:
             self._move(ticket, Stage.OUTSIDE)
-            self._hand_over(given)
+            self.hand_over(given, _gate(ticket))
         elif ticket.stage is Stage.WAITING:
             ticket.tries += self._rank(ticket) <= self._knocks  # the one under way counts
             self.leave(ticket)
 
-    def _hand_over(self, episode: Episode) -> None:
-        ticket = self._next()
-        if ticket is None:
-            ticket = self.join(None)
-            self._move(ticket, Stage.OPEN)
-            self._dismiss(episode, ticket)
-            return
+    def _send_away(self, ticket: Ticket, exc: Exception, gate: Gate | None) -> None:
         self._queue_out(ticket)
-        self._move(ticket, Stage.ANSWER)
-        ticket.tries += 1
-        ticket.connection.answer(episode)
-        self._knock_for_the_waiting()
+        self._move(ticket, Stage.OUTSIDE)
+        ticket.gate = gate
+        ticket.connection.fail(exc)
 
-    def _next(self) -> Ticket | None:
-        """The first of the label that holds the fewest; of several such labels, the one who came first."""
-        firsts = [queue[0] for queue in self._queues.values() if queue]
-        return min(firsts, key=lambda ticket: (self._held_by_label[ticket.label], ticket.number), default=None)
-
-    def _rank(self, ticket: Ticket) -> int:
-        """How many of all labels came before ``ticket``, and it."""
-        return 1 + sum(bisect.bisect_left(queue, ticket.number, key=_number) for queue in self._queues.values())
+    def _rank(self, ticket: Ticket) -> float:
+        """How many of those who may have a slot came before ``ticket``, and it."""
+        before: Counter[Share] = Counter()
+        for label, queue in self._queues.items():
+            before[self._shares.of(label)] += bisect.bisect_left(queue, ticket.number, key=_number)
+        return 1 + (before.total() if self._shares.are_equal else self._allotment().admitted(before))
 
     def _queue_out(self, ticket: Ticket) -> None:
         queue = self._queues[ticket.label]
@@ -291,69 +321,89 @@ class Line:
         if not queue:
             del self._queues[ticket.label]
 
+    def _seat(self, ticket: Ticket, gate: Gate, stage: Stage) -> None:
+        ticket.gate = gate
+        self._move(ticket, stage)
+
     def _move(self, ticket: Ticket, stage: Stage) -> None:
-        self._held_by_label[ticket.label] += (stage in _HOLDING) - (ticket.stage in _HOLDING)
-        if self._held_by_label[ticket.label] == 0:
-            del self._held_by_label[ticket.label]
-        self._count[ticket.stage] -= 1
+        before = ticket.stage
+        more = (stage in _COUNTED) - (before in _COUNTED)
+        _add(self._held_by_label, ticket.label, more)
+        _add(self._held_by_share, self._shares.of(ticket.label), more)
+        self._count[before] -= 1
         self._count[stage] += 1
         ticket.stage = stage
-
-    def _knock_for_the_waiting(self) -> None:
-        while self.waiting > self._knocks and self._may_knock():
-            self._knocks += 1
-            self._knock()
-        self._changed.set()
-        if self.waiting > self._knocks:
-            self._tell([ticket for ticket in self._untold if self._rank(ticket) > self._knocks])
+        if ticket.gate is not None:
+            ticket.gate.move(before, stage)
 
     def _tell(self, tickets: Sequence[Ticket]) -> None:
         for ticket in list(tickets):
             self._untold.remove(ticket)
             ticket.on_wait()
             if not ticket.patient:
-                self._send_away(ticket, MustWait())
-
-    def _may_knock(self) -> bool:
-        if self.is_spent or trio.current_time() < self._opens_at():
-            return False
-        if self._backoff_seconds > 0 or self._full:
-            return self._unproven == 0  # after a backoff, or for a probe, the head goes alone
-        return self._knocks < self._max_handshakes
-
-    @property
-    def _unproven(self) -> int:
-        return self._knocks + self._count[Stage.ANSWER]
-
-    @property
-    def _full(self) -> bool:
-        """Whether the server's last word on its capacity leaves no place."""
-        return self.capacity is not None and self.held >= self.capacity
-
-    def _opens_at(self) -> float:
-        """The moment before which nobody may knock."""
-        backed_off_until = self._closed_until if self._backoff_seconds > 0 else -math.inf
-        return max(backed_off_until, self._refused_at + _PROBE_SECONDS) if self._full else backed_off_until
+                self._send_away(ticket, MustWait(), None)
 
     def _alarm(self) -> float:
         """When to look again though nothing has happened."""
-        return self._opens_at() if self.waiting > 0 and self._unproven == 0 and not self.is_spent else math.inf
+        if self._admissible() == 0 or self.is_spent:
+            return math.inf
+        now = trio.current_time()
+        serving = self._serving
+        moments = [gate.opens_at() for gate in serving if gate.unproven == 0]
+        if len(serving) > 1:
+            moments += [gate.slows_at() for gate in serving]
+        return min((moment for moment in moments if moment > now), default=math.inf)
 
-    def _full_said(self, capacity: int | None) -> None:
-        self.capacity = capacity if capacity is not None else self.capacity
-        self._refused_at = trio.current_time()
-        if self.capacity is None or self.held < self.capacity:
-            self._back_off()  # others have the rest
-        self._knock_for_the_waiting()
+    # -- shares ----------------------------------------------------------------------------------------------------
 
-    def _back_off(self) -> None:
-        if trio.current_time() < self._closed_until:
-            return  # that knock went together with the one that has closed the door
-        self._backoff_seconds = min(max(2 * self._backoff_seconds, _FIRST_BACKOFF_SECONDS), _LAST_BACKOFF_SECONDS)
-        self._closed_until = trio.current_time() + self._backoff_seconds * self._jitter()
+    def _next(self) -> Ticket | None:
+        """The first of the label that holds the fewest for its weight; of several such labels, the one who came
+        first. None where nobody waits who may have a slot.
+        """
+        firsts = [queue[0] for queue in self._queues.values() if queue and self.may_take(queue[0].label)]
+        return min(firsts, key=self._precedence, default=None)
+
+    def _precedence(self, ticket: Ticket) -> tuple[float, int]:
+        return self._held_by_label[ticket.label] / self._shares.of(ticket.label).weight, ticket.number
+
+    def may_take(self, label: str | None) -> bool:
+        """Whether the labels' shares leave a slot for that one."""
+        return self._shares.are_equal or self._allotment().left_for(self._shares.of(label)) > 0
+
+    def _admissible(self) -> float:
+        """How many of the waiting may have a slot, if there is one."""
+        return self.waiting if self._shares.are_equal else self._allotment().admitted(self._waiting_by_share())
+
+    def _allotment(self) -> Allotment:
+        return Allotment(self._shares, self._held_by_share, self._free)
+
+    @property
+    def _free(self) -> float:
+        """Slots that nobody of ours holds; infinite where a server has not said how many it has."""
+        free = 0
+        for gate in self._serving:
+            if gate.capacity is None:
+                return math.inf
+            free += gate.capacity - gate.let_in_already
+        return free
+
+    def _waiting_by_share(self) -> Counter[Share]:
+        waiting: Counter[Share] = Counter()
+        for label, queue in self._queues.items():
+            waiting[self._shares.of(label)] += len(queue)
+        return waiting
 
 
-_HOLDING = (Stage.ANSWER, Stage.OPEN)
+def _add(counter: Counter[Any], key: Any, more: int) -> None:
+    """A counter that forgets what is 0: labels come and go."""
+    counter[key] += more
+    if counter[key] == 0:
+        del counter[key]
+
+
+def _gate(ticket: Ticket) -> Gate:
+    assert ticket.gate is not None, "it has come through none"
+    return ticket.gate
 
 
 def _number(ticket: Ticket) -> int:

@@ -30,6 +30,12 @@ class Memory(Generic[T]):
         kept = self._kept.get(key)
         return kept[1] if kept is not None else None
 
+    def pop(self, key: str) -> T | None:
+        """The value, which is forgotten now."""
+        value = self.get(key)
+        self._kept.pop(key, None)
+        return value
+
     def _forget(self) -> None:
         """All are kept for the same time, so those to forget stand first."""
         now = trio.current_time()

@@ -16,10 +16,13 @@ from gymserve.descriptors import OutOfDescriptors
 from gymserve.door import FAILURES, Door, Lesson
 from gymserve.episode import Episode, Refused
 from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRoom
+from gymserve.gate import Gate
 from gymserve.handovers import HandOvers
-from gymserve.line import Line, MustWait, Ticket
+from gymserve.line import Line, MustWait
 from gymserve.network import tls_fault
+from gymserve.pool import Pool
 from gymserve.resets import ResetFailed, ResetRules
+from gymserve.ticket import Ticket
 from gymserve.toolbox import Toolbox, is_mcp, listed_tools
 from gymserve.verdict import Verdict, causes, verdict
 
@@ -83,6 +86,7 @@ class Opened:
     episode: Episode
     observation: wire.Observation
     toolbox: Toolbox
+    address: EnvironmentAddress
     place: Place
     seconds_resetting: float
 
@@ -98,11 +102,11 @@ class Readiness:
 
 
 class Opener:
-    """Patience before one door."""
+    """Patience before the servers of a pool."""
 
     def __init__(
         self,
-        door: Door,
+        pool: Pool,
         *,
         patience_seconds: float,
         connect_timeout_seconds: float,
@@ -112,7 +116,7 @@ class Opener:
         """:param patience_seconds: 0 waits nothing out: one attempt, within the connect timeout.
         :param reset_kwargs: what every reset gets; a row's own win over them.
         """
-        self.door = door
+        self.pool = pool
         self._patience_seconds = patience_seconds
         self._budget_seconds = patience_seconds or connect_timeout_seconds
         self._reset_kwargs = reset_kwargs
@@ -123,16 +127,12 @@ class Opener:
         self._learning = trio.Lock()
 
     @property
-    def address(self) -> EnvironmentAddress:
-        return self.door.address
-
-    @property
     def line(self) -> Line:
-        return self.door.line
+        return self.pool.line
 
     def readiness(self) -> Readiness:
         """As things stand; a server that was never tried counts as ready, and one that was not tried for a while."""
-        ready = self.line.has_room and self.door.is_well
+        ready = self.pool.has_room
         expected = 0.0 if ready else self._hand_overs.expected_wait_seconds(self.line.waiting + 1)
         return Readiness(
             ready=ready,
@@ -188,7 +188,8 @@ class Opener:
 
     def _join(self, label: str | None, progress: Progress) -> Ticket:
         def on_wait() -> None:
-            progress.wait(self._why(), self.line.place(ticket))
+            why = self._why() if self.line.may_take(label) else "its label's share of the slots is held"
+            progress.wait(why, self.line.place(ticket))
             self._warn_of_a_long_line()
 
         ticket = self.line.join(label, on_wait=on_wait, patient=self._patience_seconds > 0)
@@ -210,7 +211,7 @@ class Opener:
                 failed_resets += 1
                 progress.last, progress.asked = exc, None
                 if episode is not None:
-                    await self._give_back(episode)
+                    await self._give_back(episode, ticket)
                 if failed_resets > self._resets.retries:
                     raise self._reset_failed(exc, failed_resets) from exc
             except FAILURES as exc:
@@ -222,7 +223,7 @@ class Opener:
                     episode.drop()
                 raise
             else:
-                self.door.opened(ticket)
+                self.pool.door(ticket).opened(ticket)
                 return opened
 
     async def _connection(self, ticket: Ticket, progress: Progress) -> Episode:
@@ -233,7 +234,7 @@ class Opener:
         except FAILURES as exc:
             progress.last = exc
             if verdict(exc) is Verdict.HOPELESS:
-                raise self._hopeless(exc) from exc
+                raise self._hopeless(exc, ticket.gate) from exc
             raise self._no_room(progress) from exc
 
     async def _turn(self, ticket: Ticket, progress: Progress) -> Episode:
@@ -248,25 +249,27 @@ class Opener:
         return episode
 
     async def _reset(self, episode: Episode, kwargs: Mapping[str, Any], ticket: Ticket, progress: Progress) -> Opened:
+        door = self.pool.door(ticket)
         progress.asked = "tools/list"
-        toolbox = await self.door.learn_tools(episode)
+        toolbox = await door.learn_tools(episode)
         progress.asked = "reset"
         started = trio.current_time()
         try:
             observation = await episode.ask(wire.Reset(kwargs))
         except Refused as exc:
             if exc.refusal.code == wire.VALIDATION_ERROR:
-                await self._give_back(episode)
+                await self._give_back(episode, ticket)
                 errors = exc.refusal.errors or [{"type": "value_error", "loc": [], "msg": exc.refusal.message}]
                 raise BadArguments(errors) from exc
-            self._resets.check_refusal(exc.refusal, has_opened=self.door.has_opened)
+            self._resets.check_refusal(exc.refusal, has_opened=door.has_opened)
             raise
         assert isinstance(observation, wire.Observation)
         self._resets.check(observation)
-        return Opened(episode, observation, toolbox, Place(self.line, ticket), trio.current_time() - started)
+        seconds = trio.current_time() - started
+        return Opened(episode, observation, toolbox, door.address, Place(self.line, ticket), seconds)
 
-    async def _give_back(self, episode: Episode) -> None:
-        await self.door.say_goodbye(episode)
+    async def _give_back(self, episode: Episode, ticket: Ticket) -> None:
+        await self.pool.door(ticket).say_goodbye(episode)
         await episode.leave()
 
     def _judge(self, exc: Exception, ticket: Ticket, progress: Progress) -> None:
@@ -274,11 +277,13 @@ class Opener:
         :raises NoRoom: there is no patience.
         """
         progress.last, progress.asked = exc, None
-        self.door.in_trouble(exc)
+        door = self.pool.door(ticket)
+        door.in_trouble(exc)
         said = verdict(exc)
         if said is Verdict.HOPELESS:
-            raise self._hopeless(exc) from exc
-        if said is Verdict.FULL:
+            if not self.line.give_up_on_server(ticket):
+                raise self._hopeless(exc, door.gate) from exc
+        elif said is Verdict.FULL:
             self.line.refused(ticket, exc.refusal.max_sessions if isinstance(exc, Refused) else None)
         else:
             self.line.failed(ticket)
@@ -287,17 +292,6 @@ class Opener:
 
     # -- learning --------------------------------------------------------------------------------------------------
 
-    async def _schema(self, progress: Progress) -> Mapping[str, Any]:
-        while True:
-            try:
-                return await self.door.learn_schema()
-            except FAILURES as exc:
-                progress.tries += 1
-                progress.last = exc
-                if verdict(exc) is Verdict.HOPELESS:
-                    raise self._hopeless(exc) from exc
-            await trio.sleep(_SCHEMA_RETRY_SECONDS)
-
     async def _learn(self, nursery: trio.Nursery) -> Lesson:
         progress, asked = Progress(), None
         ticket = self._join(None, progress)
@@ -305,25 +299,43 @@ class Opener:
             with trio.move_on_after(self._budget_seconds):
                 async with self._learning:
                     asked = await self._ask_for_tools(nursery, ticket, progress)
-            if self.door.lesson is None:
+            lesson = self.pool.lesson
+            if lesson is None:
                 raise self._no_room(progress)
             if asked is not None:
-                await self._give_back(asked)
-            return self.door.lesson
+                await self._give_back(asked, ticket)
+            return lesson
         finally:
             self.line.leave(ticket)
 
     async def _ask_for_tools(self, nursery: trio.Nursery, ticket: Ticket, progress: Progress) -> Episode | None:
-        """Have the door know them; the connection that was needed for it, if any was."""
-        if self.door.lesson is not None:
+        """Have a door know them; the connection that was needed for it, if any was."""
+        if self.pool.lesson is not None:
             return None
-        schema = await self._schema(progress)
+        door, schema = await self._schema(progress)
         if not is_mcp(schema):
-            self.door.know(Lesson(schema))
+            door.know(Lesson(schema))
             return None
         episode, answer = await self._list_tools(nursery, ticket, progress)
-        self.door.know(Lesson(schema, listed_tools(answer)))
+        self.pool.door(ticket).know(Lesson(schema, listed_tools(answer)))
         return episode
+
+    async def _schema(self, progress: Progress) -> tuple[Door, Mapping[str, Any]]:
+        """Of the first server that answers. :raises EnvironmentFailed: waiting would help at none."""
+        while True:
+            failed: list[EnvironmentFailed] = []
+            serving = self.pool.serving
+            for door in serving:
+                try:
+                    return door, await door.learn_schema()
+                except FAILURES as exc:
+                    progress.tries += 1
+                    progress.last = exc
+                    if verdict(exc) is Verdict.HOPELESS:
+                        failed.append(self._hopeless(exc, door.gate))
+            if failed and len(failed) == len(serving):
+                raise failed[-1]
+            await trio.sleep(_SCHEMA_RETRY_SECONDS)
 
     async def _list_tools(
         self, nursery: trio.Nursery, ticket: Ticket, progress: Progress
@@ -338,7 +350,7 @@ class Opener:
                 episode.drop()
                 self._judge(exc, ticket, progress)
             else:
-                self.door.opened(ticket)
+                self.pool.door(ticket).opened(ticket)
                 return episode, answer
 
     # -- what is said of it ----------------------------------------------------------------------------------------
@@ -353,10 +365,13 @@ class Opener:
     def _why(self) -> str:
         if (want := self._want_of_our_own()) is not None:
             return want
-        if self.door.trouble is not None:
-            return sentence(self.door.trouble)
+        if not self.pool.serving:
+            return "there is no environment server any more"
+        if self.pool.trouble is not None:
+            return sentence(self.pool.trouble)
         if self.line.capacity is not None:
-            return f"{self.line.held} of the server's {self.line.capacity} slots are held"
+            held = sum(door.gate.held for door in self.pool.serving)
+            return f"{held} of the {self._whose} {self.line.capacity} slots are held"
         if self.line.waiting:
             return "others are being opened"
         return "it has not answered yet"
@@ -365,7 +380,18 @@ class Opener:
         """What gymserve itself lacks for another episode."""
         if self.line.is_spent:
             return f"gymserve has file descriptors for no more than its {self.line.held} episodes"
-        return str(self.door.trouble) if isinstance(self.door.trouble, OutOfDescriptors) else None
+        return str(self.pool.trouble) if isinstance(self.pool.trouble, OutOfDescriptors) else None
+
+    @property
+    def _whose(self) -> str:
+        return "server's" if len(self.pool.serving) == 1 else "servers'"
+
+    @property
+    def _where(self) -> str:
+        addresses = [str(door.address) for door in self.pool.serving]
+        if len(addresses) == 1:
+            return f"the environment server at {addresses[0]}"
+        return f"the {len(addresses)} environment servers ({', '.join(addresses)})"
 
     def _warn_of_a_long_line(self) -> None:
         expected = self._hand_overs.expected_wait_seconds(self.line.waiting)
@@ -378,16 +404,19 @@ class Opener:
         self._warned_at = now
         _log.warning(
             "the line is longer than the patience: the last in it will be refused",
-            env=str(self.door.address),
+            env=self._where,
             waiting=self.line.waiting,
             expected_wait_seconds=round(expected, 1),
             patience_seconds=self._budget_seconds,
             in_flight_that_fit=self.line.let_in_already + int(rate * self._budget_seconds),
         )
 
-    def _hopeless(self, exc: Exception) -> EnvironmentFailed:
+    def _hopeless(self, exc: Exception, gate: Gate | None) -> EnvironmentFailed:
+        assert gate is not None, "it was one of them"
+        others = len(self.pool.serving) - 1
+        which = "" if others < 1 else f", nor can the other {others}" if others > 1 else ", nor can the other one"
         return EnvironmentFailed(
-            f"the environment server at {self.door.address} cannot be used: {sentence(exc)}; "
+            f"the environment server at {gate.name} cannot be used{which}: {sentence(exc)}; "
             "check that --env is right and that an OpenEnv server is running there"
         )
 
@@ -399,17 +428,19 @@ class Opener:
 
     def _no_room(self, progress: Progress) -> NoRoom:
         within = f"within {self._budget_seconds:g} s" if self._patience_seconds else "without waiting"
+        if not self.pool.serving:
+            return NoRoom(f"there was no environment server {within}: all are leaving or have left; add one")
         if progress.asked is None and (want := self._want_of_our_own()) is not None:
             return NoRoom(
-                f"no connection to the environment server at {self.door.address} could be opened {within}: {want}; "
+                f"no connection to {self._where} could be opened {within}: {want}; "
                 "raise the limit on open files (ulimit -n), or have fewer rollouts at once"
             )
-        last = progress.last or self.door.trouble
+        last = progress.last or self.pool.trouble
         said = f"last: {sentence(last)}" if last else self._why()
         if progress.asked is not None:
             said = f"its {progress.asked} was not answered"
         return NoRoom(
-            f"the environment server at {self.door.address} had no room {within} "
+            f"{self._where} had no room {within} "
             f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {said}); "
             "raise --patience or give the server more slots"
         )

@@ -6,7 +6,7 @@ import enum
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _NO_COMPONENTS: Mapping[str, float] = {}
@@ -163,7 +163,8 @@ class Score:
 class Tombstone:
     """What is remembered of an ended session: why, when (seconds since the epoch), its score; nothing else.
 
-    ``scored``: the score is evidence about the policy, because the episode was done or the policy itself ended it.
+    ``silent_seconds``: since its last request or answer. ``scored``: the score is evidence about the policy,
+    because the episode was done or the policy itself ended it.
     """
 
     ending: Ending
@@ -171,6 +172,19 @@ class Tombstone:
     at_epoch_seconds: float
     score: Score
     scored: bool
+    label: str | None = None
+    silent_seconds: float = 0.0
+    idle_timeout_seconds: float = 0.0
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON can say it; `from_fields` reads it."""
+        return {**asdict(self), "ending": self.ending.name}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "Tombstone":
+        """:raises KeyError, TypeError: they are not a tombstone's."""
+        score = Score(**{**fields["score"], "spent": Spent(**fields["score"]["spent"])})
+        return cls(**{**fields, "ending": Ending[fields["ending"]], "score": score})
 
 
 @dataclass(frozen=True, slots=True)

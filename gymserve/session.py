@@ -16,13 +16,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 import trio
 
 from gymserve import wire
+from gymserve.address import EnvironmentAddress
 from gymserve.call import Call, Reply, Verify
 from gymserve.deadline import Deadline
 from gymserve.episode import AnswerTimedOut, EpisodeError, EpisodeLost, Refused
@@ -40,8 +41,9 @@ from gymserve.errors import (
     ShuttingDown,
 )
 from gymserve.identity import short
-from gymserve.opening import Opened, Opener, Progress
+from gymserve.opening import Opened, Opener, Place, Progress
 from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone, reward_components
+from gymserve.telemetry import Called, Ended, SessionOpened, SlotFreed, Stepped, Telemetry, Waiting
 from gymserve.toolbox import Toolbox
 from gymserve.traffic import Traffic
 
@@ -55,11 +57,15 @@ _SHUT_DOWN = "gymserve shut down"
 class Terms:
     """What every session of a gateway is held to. Seconds; infinite where a thing is off.
 
-    ``verify_action`` is sent once, at verify, to an episode that is not done: the score of some environments exists
-    only on request.
+    ``idle_timeout_max_seconds`` caps what a client may ask for instead of the idle timeout. With
+    ``reclaims_when_wanted`` a session lives on beyond its idle timeout until somebody waits for its slot, at the
+    latest until that cap. ``verify_action`` is sent once, at verify, to an episode that is not done: the score of
+    some environments exists only on request.
     """
 
     idle_timeout_seconds: float = 600.0
+    idle_timeout_max_seconds: float = 3600.0
+    reclaims_when_wanted: bool = False
     lifetime_seconds: float = math.inf
     step_timeout_seconds: float = 600.0
     close_timeout_seconds: float = 60.0
@@ -67,6 +73,17 @@ class Terms:
     reward_rule: RewardRule = RewardRule.SUM
     step_timeout_is_scored: bool = False
     verify_action: wire.Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What a client asks for: ``label`` is its run's name, ``reset_kwargs`` what its episode's reset gets,
+    ``idle_timeout_seconds`` its own idle timeout, None for everybody's.
+    """
+
+    label: str | None = None
+    reset_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    idle_timeout_seconds: float | None = None
 
 
 class State(enum.StrEnum):
@@ -87,24 +104,34 @@ class Session:
     def __init__(
         self,
         session_id: str,
-        label: str | None,
+        seed: Seed,
         opener: Opener,
         terms: Terms,
-        reset_kwargs: Mapping[str, Any],
         *,
         traffic: Traffic,
+        telemetry: Telemetry,
+        on_done: Callable[["Session"], None],
         on_end: Callable[["Session"], None],
     ) -> None:
-        """:param on_end: told in the moment the session ends, with `tombstone` set; its task may still say goodbye."""
+        """:param on_done: told when its score is final though nobody has asked for it.
+        :param on_end: told in the moment the session ends, with `tombstone` set; its task may still say goodbye.
+        """
         self.id = session_id
-        self.label = label
-        self.opener = opener
+        self.label = seed.label
+        self.env: EnvironmentAddress | None = None
+        self._opener = opener
         self.progress = Progress(on_wait=self._waits)
         self.tombstone: Tombstone | None = None
         self.latest: wire.Observation | None = None
         self._terms = terms
-        self._reset_kwargs = reset_kwargs
+        self.idle_timeout_seconds = min(
+            terms.idle_timeout_seconds if seed.idle_timeout_seconds is None else seed.idle_timeout_seconds,
+            max(terms.idle_timeout_max_seconds, terms.idle_timeout_seconds),
+        )
+        self._reset_kwargs = seed.reset_kwargs
         self._traffic = traffic
+        self._telemetry = telemetry
+        self._on_done = on_done
         self._on_end = on_end
         self._ready: Reply[None] = Reply()
         self._scope = trio.CancelScope()
@@ -115,9 +142,10 @@ class Session:
         self._spent = Spent()
         self._steps = 0
         self._done = False
+        self._place: Place | None = None
         self._started = trio.current_time()
         self._thinking_since = self._started
-        self._log = _log.bind(session=short(session_id), **({"label": label} if label else {}))
+        self._log = _log.bind(session=short(session_id), **({"label": seed.label} if seed.label else {}))
 
     # -- for requests ----------------------------------------------------------------------------------------------
 
@@ -154,11 +182,39 @@ class Session:
         return State.BUSY if self._deadline.in_flight else State.IDLE
 
     @property
+    def place(self) -> Place | None:
+        """Its slot of an environment server, from the opening to the end of the goodbye."""
+        return self._place
+
+    @property
+    def is_leaving_its_place(self) -> bool:
+        """Its goodbye is under way, or about to be."""
+        return self._place is not None and (self.tombstone is not None or self._done)
+
+    @property
     def idle_seconds_left(self) -> float | None:
         """Seconds until the deadline; None while there is none (opening, a call in flight, closing)."""
         if self.tombstone is not None or self._deadline is None or self._deadline.in_flight:
             return None
         return max(0.0, self._deadline.at - trio.current_time())
+
+    @property
+    def overdue_at(self) -> float:
+        """The moment from which it may be reclaimed for another's sake, in Trio's time: the earliest that may be, while
+        calls are in flight. Infinite where that never comes.
+        """
+        if self.tombstone is not None or self._deadline is None or self._done:
+            return math.inf
+        return self._deadline.overdue_at
+
+    def reclaim(self) -> None:
+        """Somebody waits for the slot of this overdue session."""
+        assert self._deadline is not None
+        self.end(
+            Ending.EXPIRED,
+            f"no request for {self._deadline.silent_seconds:g} s, and its slot was wanted; "
+            f"the idle timeout is {self.idle_timeout_seconds:g} s",
+        )
 
     def touch(self) -> None:
         """A request names the session: its idle clock starts again. :raises SessionGone: it has ended."""
@@ -209,18 +265,38 @@ class Session:
         """End the session now, whatever it is doing; its task says goodbye. The first ending counts."""
         if self.tombstone is not None:
             return
-        self.tombstone = Tombstone(ending, reason, time.time(), self._score(), self._is_scored(ending))
+        self.tombstone = self.stone(ending, reason)
         refusal = gone(self.tombstone)
         self._ready.fail(ShuttingDown() if ending is Ending.SHUTDOWN else refusal)
         self._refuse_the_waiting(refusal)
         self._scope.cancel()
         self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
         self._on_end(self)
+        self._telemetry.tell(
+            Ended(
+                short(self.id),
+                self.label,
+                None if self.env is None else str(self.env),
+                ending.value,
+                reason,
+                self.tombstone.scored,
+                self.reward,
+                self._steps,
+                self._overshoot_seconds(ending),
+            )
+        )
+
+    def _overshoot_seconds(self, ending: Ending) -> float | None:
+        if self._deadline is None or ending not in (Ending.EXPIRED, Ending.OUTLIVED):
+            return None
+        return max(0.0, trio.current_time() - self._deadline.at)
 
     def _accept(self, item: Call | Verify) -> None:
         assert self._deadline is not None
         if self._deadline.in_flight == 0:
-            self._spent.thinking += trio.current_time() - self._thinking_since
+            thinking = trio.current_time() - self._thinking_since
+            self._spent.thinking += thinking
+            self._telemetry.tell(Called(short(self.id), self.label, thinking))
         self._deadline.begin()
         self._traffic.begin()
         self._inbox_in.send_nowait(item)
@@ -265,10 +341,12 @@ class Session:
             if opened is None:
                 nursery.cancel_scope.cancel()
                 return
+            self._place = opened.place
             try:
                 await self._answer_calls_until_the_end(opened)
                 await self._say_goodbye(opened)
             finally:
+                self._place = None
                 opened.place.release()
             await opened.episode.leave()
             nursery.cancel_scope.cancel()
@@ -279,7 +357,7 @@ class Session:
         opened = None
         try:
             with self._scope:
-                opened = await self.opener.open(nursery, self._reset_kwargs, self.progress, label=self.label)
+                opened = await self._opener.open(nursery, self._reset_kwargs, self.progress, label=self.label)
         except GymserveError as exc:
             self._ready.fail(exc)
             self._log.warning("session not opened", error=exc.kind, reason=str(exc), tries=self.progress.tries)
@@ -300,23 +378,38 @@ class Session:
 
     def _waits(self, why: str, place: int) -> None:
         self._log.info("session waits", why=why, place=place)
+        self._telemetry.tell(Waiting(short(self.id), self.label, why, place))
 
     def _begin(self, opened: Opened) -> None:
         now = trio.current_time()
+        self.env = opened.address
         self._toolbox = opened.toolbox
         self._spent.resetting = opened.seconds_resetting
         self._spent.waiting = now - self._started - opened.seconds_resetting
+        idle, cap = self.idle_timeout_seconds, self._terms.idle_timeout_max_seconds
         self._deadline = Deadline(
-            idle_seconds=self._terms.idle_timeout_seconds, lifetime_seconds=self._terms.lifetime_seconds
+            idle_seconds=idle,
+            latest_seconds=max(idle, cap) if self._terms.reclaims_when_wanted else idle,
+            lifetime_seconds=self._terms.lifetime_seconds,
         )
         self._thinking_since = now
         self._observe(opened.observation)
         opened.episode.on_lost = self._on_lost
         self._log.info(
             "session opened",
-            env=str(self.opener.address),
+            env=str(opened.address),
             waited_seconds=round(self._spent.waiting, 3),
             tries=self.progress.tries,
+        )
+        self._telemetry.tell(
+            SessionOpened(
+                short(self.id),
+                self.label,
+                str(opened.address),
+                self._spent.waiting,
+                self._spent.resetting,
+                self.progress.tries,
+            )
         )
         self._ready.answer(None)
         if opened.episode.lost is not None:
@@ -386,13 +479,17 @@ class Session:
         try:
             yield
         finally:
-            self._spent.stepping += trio.current_time() - started
+            seconds = trio.current_time() - started
+            self._spent.stepping += seconds
             self._settle()
+            self._telemetry.tell(Stepped(short(self.id), self.label, seconds))
 
     def _observe(self, observation: wire.Observation) -> None:
         self.latest = observation
         self._rewards.add(observation.reward, reward_components(observation.fields))
-        self._done = observation.done
+        if observation.done and not self._done:
+            self._done = True
+            self._on_done(self)
 
     def _fault(self, exc: EpisodeError) -> GymserveError:
         """What the caller gets; where the episode is lost with it, the session ends."""
@@ -428,12 +525,15 @@ class Session:
         if self._deadline.outlived:
             self.end(Ending.OUTLIVED, f"the maximum lifetime of {self._terms.lifetime_seconds:g} s passed")
         else:
-            self.end(Ending.EXPIRED, f"no request for {self._terms.idle_timeout_seconds:g} s, the idle timeout")
+            which = "the idle timeout's maximum" if self._terms.reclaims_when_wanted else "the idle timeout"
+            self.end(Ending.EXPIRED, f"no request for {self._deadline.silent_seconds:g} s, {which}")
 
     async def _say_goodbye(self, opened: Opened) -> None:
         stopping = self.tombstone is not None and self.tombstone.ending is Ending.SHUTDOWN
         seconds = _SHUTDOWN_GOODBYE_SECONDS if stopping else self._terms.close_timeout_seconds
+        started = trio.current_time()
         await opened.episode.goodbye(timeout_seconds=seconds)
+        self._telemetry.tell(SlotFreed(short(self.id), self.label, str(opened.address), trio.current_time() - started))
 
     async def _rest(self) -> None:
         """Keep the score of a finished episode, without a slot, until it is asked for or the deadline passes."""
@@ -442,6 +542,19 @@ class Session:
             await trio.sleep_forever()
         if self.tombstone is None:
             self._expire()
+
+    def stone(self, ending: Ending, reason: str) -> Tombstone:
+        """What would be remembered of it if it ended so now."""
+        return Tombstone(
+            ending,
+            reason,
+            time.time(),
+            self._score(),
+            self._is_scored(ending),
+            label=self.label,
+            silent_seconds=0.0 if self._deadline is None else self._deadline.silent_seconds,
+            idle_timeout_seconds=self.idle_timeout_seconds,
+        )
 
     def _score(self) -> Score:
         return Score(

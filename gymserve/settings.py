@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr
 from pydantic.fields import FieldInfo
 
-from gymserve.address import ACCEPTED_FORMS, parse_address
+from gymserve.address import ACCEPTED_FORMS, ACCEPTED_SERVERS, parse_address, parse_server
 from gymserve.resets import parse_failed_observation
 from gymserve.rows import ACCEPTED_SEEDS, parse_seeds
+from gymserve.shares import ACCEPTED_SHARES, parse_share
 from gymserve.toolbox import ROUTE_NAMES
 
 _TAKEN_NAMES = ROUTE_NAMES | {"step"}
@@ -79,6 +80,36 @@ def _address(text: str) -> str:
     return text
 
 
+def _servers(value: object) -> object:
+    """As lines of text, from a file's tables too: ``{url = "http://a:8000", slots = 8}``."""
+    values = _lines(value)
+    return tuple(_server(item) for item in values) if isinstance(values, list | tuple) else values
+
+
+def _server(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"url": str(url), "slots": int(slots), **more} if not more and not isinstance(slots, bool):
+            return f"{url} slots={slots}"
+        case {"url": str(url), **more} if not more:
+            return url
+    raise ValueError
+
+
+def _server_text(text: str) -> str:
+    parse_server(text)
+    return text
+
+
+def _distinct(servers: tuple[str, ...]) -> tuple[str, ...]:
+    addresses = [parse_server(text).address for text in servers]
+    for address in addresses:
+        if addresses.count(address) > 1:
+            raise ValueError(f"{address} is given twice")
+    return servers
+
+
 def _seeds(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML and TOML: seeds 5
 
@@ -99,6 +130,11 @@ def _header(text: str) -> str:
 
 def _failed_observation(text: str) -> str:
     parse_failed_observation(text)
+    return text
+
+
+def _share(text: str) -> str:
+    parse_share(text)
     return text
 
 
@@ -184,6 +220,12 @@ LogFormat = Annotated[Literal["text", "json"], Form("text|json", "text or json")
 Address = Annotated[
     Annotated[str, AfterValidator(_address)] | None, Form("URL", ACCEPTED_FORMS, absent="the embedded GridSim server")
 ]
+Servers = Annotated[
+    tuple[Annotated[str, AfterValidator(_server_text)], ...],
+    BeforeValidator(_servers),
+    AfterValidator(_distinct),
+    Form("'URL [slots=COUNT]'", ACCEPTED_SERVERS, absent="the embedded GridSim server"),
+]
 Header = Annotated[str, AfterValidator(_header)]
 Headers = Annotated[
     tuple[Header, ...],
@@ -249,6 +291,11 @@ FieldName = Annotated[
     Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)] | None,
     Form("FIELD", "1 to 100 printable characters"),
 ]
+Labels = Annotated[
+    tuple[Annotated[str, AfterValidator(_share)], ...],
+    BeforeValidator(_lines),
+    Form("SHARE", ACCEPTED_SHARES),
+]
 Secrets = Annotated[
     tuple[SecretStr, ...],
     BeforeValidator(_split),
@@ -284,8 +331,10 @@ class Settings(BaseModel):
 class ServeSettings(Settings):
     """The settings of ``gymserve serve``. Durations are in seconds."""
 
-    env: Address = Field(default=None, description="Environment server to open episodes on.")
-    env_header: Headers = Field(default=(), description="Header for the environment server; repeatable.")
+    env: Servers = Field(
+        default=(), description="Environment server to open episodes on, and its limit if it has one; repeatable."
+    )
+    env_header: Headers = Field(default=(), description="Header for the environment servers; repeatable.")
     host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8100, description="Port to listen on; 0 = any free one.")
     name: Title = Field(default="gymserve", description="This server's name; its cookie's name comes from it.")
@@ -303,11 +352,22 @@ class ServeSettings(Settings):
         default=600.0,
         description="Wait this many seconds in all for an episode, 0 = one attempt; in files also reset_timeout.",
     )
+    idle_timeout_max: Timeout = Field(
+        default=3600.0,
+        description="The longest idle timeout that a client may ask for, and that --reclaim when-wanted grants.",
+    )
+    reclaim: Annotated[Literal["strict", "when-wanted"], Form("strict|when-wanted", "strict or when-wanted")] = Field(
+        default="strict",
+        description="When a session beyond its idle timeout ends: at once, or when its slot is wanted.",
+    )
     max_lifetime: OptionalTimeout = Field(
         default=None, description="End a session this many seconds after it opened, requests or not."
     )
     connect_timeout: Timeout = Field(
         default=10.0, description="Seconds for a TCP connection, and of a silent handshake before /health is asked."
+    )
+    label: Labels = Field(
+        default=(), description="What labels get, such as 'eval*=weight:4,reserve:8,max:32'; repeatable."
     )
     restart_patience: Duration = Field(
         default=60.0, description="Seconds for which a server that has opened episodes may refuse; 0 = not at all."
@@ -381,6 +441,9 @@ class ServeSettings(Settings):
         BeforeValidator(_number),
         Form("SECONDS", "a number of seconds from 0 to 3600 (0 = off)"),
     ] = Field(default=60.0, description="Seconds until a connection whose other end is cut off is given up; 0 = never.")
+    journal: FileName = Field(
+        default=None, description="File of final scores, so that a restarted gymserve can tell them."
+    )
     log_format: LogFormat = Field(default="text", description="How log lines are written.")
     secret: Secrets = Field(
         default=(), description="Signs session cookies; of two, the first signs and both are accepted."

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +27,14 @@ STRANGERS = "policy_model=eyJzaWQiOjF9.x; gymserve_00000000=0123456789abcdef.for
 
 _LISTENING = re.compile(r"^listening on (https?://\S+)$", re.MULTILINE)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx would load every certificate there is, for each client anew
+
+# LISTEN_PID must be the process's own, which only it knows; so it becomes gymserve when it has set that.
+_AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def command(*arguments: str) -> list[str]:
@@ -76,18 +85,29 @@ def _limited_to(descriptors: int | None, soft: int | None) -> list[str]:
 
 @contextmanager
 def running(
-    *arguments: str, descriptors: int | None = None, soft: int | None = None, **variables: str
+    *arguments: str,
+    port: int = 0,
+    listener: socket.socket | None = None,
+    descriptors: int | None = None,
+    soft: int | None = None,
+    **variables: str,
 ) -> Iterator[Server]:
-    """``gymserve ARGUMENTS --port 0``, listening; killed at the end of the block if it still runs then.
+    """``gymserve ARGUMENTS``, listening; killed at the end of the block if it still runs then.
 
+    :param listener: a socket that it inherits, as from systemd.
     :param descriptors: the hard limit on its open files, where it is not ours; ``soft`` is what it begins with.
     """
+    started = [*command(*arguments), "--port", str(port)]
+    inherited = [] if listener is None else [listener.fileno()]
+    if listener is not None:
+        started = [sys.executable, "-c", _AS_SYSTEMD, str(listener.fileno()), *started]
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
         process = subprocess.Popen(
-            [*_limited_to(descriptors, soft), *command(*arguments, "--port", "0")],
+            [*_limited_to(descriptors, soft), *started],
             env=environ(**variables),
             stdin=subprocess.DEVNULL,
             stderr=log,
+            pass_fds=inherited,
         )
         try:
             server = Server(process, log.name)
@@ -139,11 +159,12 @@ class Rollout:
 
     url: str
     cookie: str = ""
+    answer_seconds: float = ANSWER_SECONDS
     handed_out: list[str] = field(default_factory=list)  # the cookies on the answers, as NAME=VALUE
 
     async def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
         cookies = "; ".join(filter(None, [STRANGERS, self.cookie]))
-        async with httpx.AsyncClient(verify=_NO_TLS, trust_env=False, timeout=ANSWER_SECONDS) as client:
+        async with httpx.AsyncClient(verify=_NO_TLS, trust_env=False, timeout=self.answer_seconds) as client:
             response = await client.post(
                 f"{self.url}/{path}", json={} if body is None else body, headers={"Cookie": cookies, **(headers or {})}
             )

@@ -13,22 +13,28 @@ from http_peer import Peer, connect
 from trio.testing import memory_stream_pair
 
 from gymserve.address import EnvironmentAddress, parse_address
-from gymserve.door import open_door
+from gymserve.door import DoorTerms
+from gymserve.gate import Gate
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.access import Guard
 from gymserve.http.app import create_app
 from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.identity import SessionCookie
+from gymserve.journal import Journal
+from gymserve.metrics import Metrics
 from gymserve.network import read_schema
 from gymserve.opening import Opener
+from gymserve.pool import open_pool
 from gymserve.resets import ResetRules
 from gymserve.seeds import Seeding
 from gymserve.session import Terms
-from gymserve.toolbox import ROUTE_NAMES, with_reward
+from gymserve.shares import Share, Shares
+from gymserve.toolbox import taken_names, with_reward
 from gymserve.websocket import MAX_MESSAGE_BYTES
 
 ADDRESS = parse_address("environment:8000")
+INSTANCE = "0a1b2c3d"
 COOKIE = SessionCookie("test", ["a secret of the tests"])
 LONGEST_SECONDS = 100_000.0  # of a scenario
 
@@ -44,18 +50,33 @@ def typed_close(name: str, **changed: Any) -> dict[str, Any]:
 
 
 class MemoryNetwork:
-    """Every connection is a pair of memory streams to `server`; ``refuses`` closes the port, ``fails_with`` is raised
-    instead.
+    """Every connection is a pair of memory streams to one of `servers`, at first to `server` alone; ``refuses`` closes
+    all ports, ``fails_with`` is raised instead. An address without a server refuses too.
     """
 
     def __init__(self, nursery: trio.Nursery, server: EnvironmentServer, *, connect_timeout_seconds: float) -> None:
         self.server = server
+        self.servers = {ADDRESS: server}
         self.refuses = False
         self.fails_with: Exception | None = None
         self.connecting_seconds = 0.0
         self.connected_at: list[float] = []
         self._nursery = nursery
+        self._lives: dict[EnvironmentAddress, list[trio.CancelScope]] = {}
         self._connect_timeout_seconds = connect_timeout_seconds
+
+    def kill(self, address: EnvironmentAddress) -> None:
+        """As SIGKILL does: every connection ends, and the port is closed."""
+        del self.servers[address]
+        for life in self._lives.pop(address, []):
+            life.cancel()
+
+    async def _serve(self, address: EnvironmentAddress, server: EnvironmentServer, stream: trio.abc.Stream) -> None:
+        with trio.CancelScope() as life:
+            self._lives.setdefault(address, []).append(life)
+            await server.serve_stream(stream)
+        if life.cancelled_caught:
+            await trio.aclose_forcefully(stream)
 
     @property
     def connections(self) -> int:
@@ -64,28 +85,28 @@ class MemoryNetwork:
     async def open_stream(self, address: EnvironmentAddress) -> trio.abc.Stream:
         with trio.fail_after(self._connect_timeout_seconds):
             await trio.sleep(self.connecting_seconds)
-        if self.refuses:
+        if self.refuses or address not in self.servers:
             raise ConnectionRefusedError(111, "Connection refused")
         if self.fails_with is not None:
             raise self.fails_with
         self.connected_at.append(trio.current_time())
         ours, theirs = memory_stream_pair()
-        self._nursery.start_soon(self.server.serve_stream, theirs)
+        self._nursery.start_soon(self._serve, address, self.servers[address], theirs)
         return ours
 
     async def fetch_schema(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
-        head, _, body = (await self._get("/schema")).partition(b"\r\n\r\n")
+        head, _, body = (await self._get(address, "/schema")).partition(b"\r\n\r\n")
         return read_schema(int(head.split()[1]), body)
 
     async def is_alive(self, address: EnvironmentAddress, headers: Sequence[tuple[str, str]]) -> bool:
         try:
-            return (await self._get("/health")).startswith(b"HTTP/1.1 ")
+            return (await self._get(address, "/health")).startswith(b"HTTP/1.1 ")
         except (httpx.TransportError, OSError, trio.TooSlowError):
             return False
 
-    async def _get(self, path: str) -> bytes:
+    async def _get(self, address: EnvironmentAddress, path: str) -> bytes:
         """:raises httpx.TransportError: as httpx does."""
-        stream = await self.open_stream(ADDRESS)
+        stream = await self.open_stream(address)
         head = f"GET {path} HTTP/1.1\r\nHost: environment\r\nConnection: close\r\n\r\n"
         with trio.move_on_after(self._connect_timeout_seconds):
             try:
@@ -172,6 +193,11 @@ class Stage:
         return Client(lambda: connect(self.nursery, seen_from(self.app, address), pair=pair))
 
     @property
+    def gate(self) -> Gate:
+        """Of the one server that the stage begins with."""
+        return self.opener.pool.doors[0].gate
+
+    @property
     def episodes(self) -> dict[str, int]:
         return self.network.server.episodes
 
@@ -197,6 +223,7 @@ async def raise_the_curtain(
     restart_patience_seconds: float = 60.0,
     max_handshakes: int = 16,
     resets: ResetRules | None = None,
+    shares: Sequence[Share] = (),
     tombstone_seconds: float = 900.0,
     reset_kwargs: Mapping[str, Any] | None = None,
     dialect: Dialect | None = None,
@@ -209,18 +236,18 @@ async def raise_the_curtain(
     max_waiting: int | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_connections: float = math.inf,
+    instance: str = INSTANCE,
+    journal: Journal | None = None,
+    is_followed: bool = False,
     **terms: Any,
 ) -> AsyncIterator[Stage]:
     """A stage before ``server``; ``terms`` are `Terms`' fields."""
     dialect = dialect or Dialect()
-    taken = ROUTE_NAMES | ({dialect.observation_tool} if dialect.observation_tool else set())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(drop_the_curtain)
         network = MemoryNetwork(nursery, server, connect_timeout_seconds=connect_timeout_seconds)
         kept = Terms(**terms)
-        door = open_door(
-            network,
-            ADDRESS,
+        door_terms = DoorTerms(
             headers=headers,
             connect_timeout_seconds=connect_timeout_seconds,
             close_timeout_seconds=kept.close_timeout_seconds,
@@ -228,14 +255,14 @@ async def raise_the_curtain(
             restart_patience_seconds=restart_patience_seconds,
             max_handshakes=max_handshakes,
             max_message_bytes=max_message_bytes,
-            max_connections=max_connections,
-            taken_names=frozenset(taken),
+            taken_names=taken_names(dialect.observation_tool),
             show=show,
             jitter=lambda: 1.0,
         )
-        async with door as opened_door:
+        async with open_pool(network, door_terms, Shares(shares), max_held=max_connections) as pool:
+            pool.add(ADDRESS)
             opener = Opener(
-                opened_door,
+                pool,
                 patience_seconds=patience_seconds,
                 connect_timeout_seconds=connect_timeout_seconds,
                 reset_kwargs=reset_kwargs or {},
@@ -248,10 +275,13 @@ async def raise_the_curtain(
                 failure_class=failure_class,
                 max_sessions=max_sessions,
                 max_waiting=max_waiting,
+                instance=instance,
+                journal=journal,
             ) as gateway:
                 seeding = Seeding(reset_kwargs or {}, derives=derive_seed, warns=True)
                 rollouts = Rollouts(gateway, dialect, seeding, None, kept_seconds=tombstone_seconds)
-                app = create_app(gateway, COOKIE, rollouts, guard or Guard(hosts=["gymserve"]))
+                guard = guard or Guard(hosts=["gymserve"])
+                app = create_app(gateway, COOKIE, rollouts, Metrics(gateway), guard, is_followed=is_followed)
                 yield Stage(nursery, gateway, opener, network, app)
         nursery.cancel_scope.cancel()
 

@@ -394,7 +394,7 @@ TABLE: dict[str, dict[str, str]] = {
         "closing": "test_shutdown.py::test_leaving_the_gateway_says_goodbye_and_is_bounded_against_a_mute_server",
     },
     "gymserve SIGTERM twice": everywhere("test_processes.py::test_a_second_signal_kills"),
-    "gymserve SIGKILL": everywhere("test_handover.py::test_a_killed_gymserve_loses_no_score_and_no_slot"),
+    "gymserve SIGKILL": everywhere("test_handover.py::test_kill_9_under_load_and_a_restart_cost_no_score_and_no_slot"),
     "gymserve out of file descriptors": everywhere(
         "test_scarcity.py::test_more_episodes_than_descriptors_wait_for_each_other"
     ),

@@ -661,7 +661,7 @@ async def test_a_step_without_a_session_is_over_and_masked(autojump_clock, outpu
                 "mask_sample": True,
                 "instance_config": {"mask_sample": True},
                 "failure_kind": "session_lost",
-                "failure_reason": "gymserve does not know this session: it was never seeded, or was forgotten",
+                "failure_reason": "this request names no session that gymserve knows: seed one and send its cookie",
             },
         }
         assert answer.status == 200

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from gymserve.identity import SessionCookie, SessionToken, new_secret, new_session_id, short
+from gymserve.identity import (
+    SessionCookie,
+    SessionToken,
+    instance_of,
+    new_instance,
+    new_secret,
+    new_session_id,
+    short,
+)
 
 OLD, NEW = "an old secret", "a new secret"
 COOKIE = SessionCookie("a", [NEW])
@@ -18,9 +26,11 @@ SESSION = "0123456789abcdef0123456789abcdef"
 
 
 def test_ids_and_secrets_are_long_and_never_the_same():
-    assert re.fullmatch("[0-9a-f]{32}", new_session_id())
+    assert (
+        re.fullmatch("[0-9a-f]{32}-00c0ffee", new_session_id("00c0ffee")) and instance_of("ab-00c0ffee") == "00c0ffee"
+    )
     assert re.fullmatch("[0-9a-f]{64}", new_secret())
-    assert len({new_session_id() for _ in range(100)} | {new_secret() for _ in range(100)}) == 200
+    assert len({new_session_id(new_instance()) for _ in range(100)} | {new_secret() for _ in range(100)}) == 200
     assert short(SESSION) == "0123456789ab"
 
 
@@ -30,6 +40,21 @@ def test_a_cookie_comes_back_in_characters_that_no_client_quotes(number, secret)
     session_id = f"{number:032x}"
     assert re.fullmatch(r"[A-Za-z0-9._-]+", cookie.value(session_id))
     assert cookie.session_id(cookie.value(session_id)) == session_id
+
+
+def test_a_cookie_tells_which_process_made_its_session():
+    session_id = new_session_id("00c0ffee")
+    value = COOKIE.value(session_id)
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", value)
+    assert COOKIE.session_id(value) == session_id
+    assert instance_of(session_id) == "00c0ffee"
+    assert COOKIE.session_id(value.replace("-00c0ffee", "-00c0ffef")) is None
+    assert short(session_id) == session_id[:12]
+
+
+@given(st.text())
+def test_whatever_an_id_is_it_names_some_instance(text):
+    assert instance_of(text) == text.split("-")[-1]
 
 
 def test_a_new_secret_signs_and_the_old_one_still_admits():

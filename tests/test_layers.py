@@ -11,11 +11,16 @@ PACKAGE = Path(__file__).parents[1] / "gymserve"
 ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
-    {"gateway", "memory", "names"},
+    {"metrics"},
+    {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
     {"session", "deadline", "traffic"},
-    {"opening", "handovers", "door", "knocking", "line", "verdict", "call"},
+    {"opening", "handovers", "pool", "door", "gate", "line", "ticket", "knocking", "verdict", "call"},
     {"episode", "websocket", "network", "descriptors", "partition"},
-    {"__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox", "rows", "seeds", "aggregate"},
+    {"telemetry"},
+    {
+        *("__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox"),
+        *("rows", "seeds", "shares", "aggregate"),
+    },
 )
 """From top to bottom; a room is a module or a folder of the package."""
 

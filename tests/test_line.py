@@ -2,7 +2,7 @@
 is ever lost.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -10,67 +10,12 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lines import Connection, FakeServer, Full, wakeups_of
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gymserve.line import Line, Stage, Ticket
-
-
-class Full(Exception):
-    """The server's refusal; it says how many slots it has."""
-
-
-class Connection:
-    """What an answered handshake gives: whether there is a slot with it, the first answer says."""
-
-    def __init__(self, *, has_slot: bool) -> None:
-        self.has_slot = has_slot
-
-
-class FakeServer:
-    """As many slots as it is told to have; each opening takes ``reset_seconds``. ``others`` hold slots without our
-    line.
-    """
-
-    def __init__(self, slots: int, *, reset_seconds: float = 0.0, tells_capacity: bool = True) -> None:
-        self.slots = slots
-        self.others = 0
-        self.taken = 0
-        self.most_taken = 0
-        self.answers = True
-        self.handshake_seconds = 0.0
-        self.knocks: list[float] = []
-        self.refusals = 0
-        self.reset_seconds = reset_seconds
-        self._tells_capacity = tells_capacity
-
-    @property
-    def capacity(self) -> int | None:
-        return self.slots if self._tells_capacity else None
-
-    async def shake_hands(self) -> Connection:
-        """:raises ConnectionResetError: it does not answer."""
-        self.knocks.append(round(trio.current_time(), 6))
-        await trio.sleep(self.handshake_seconds)
-        if not self.answers:
-            raise ConnectionResetError
-        has_slot = self.taken + self.others < self.slots
-        self.taken += has_slot
-        self.refusals += not has_slot
-        self.most_taken = max(self.most_taken, self.taken + self.others)
-        return Connection(has_slot=has_slot)
-
-    async def reset(self, connection: Connection) -> None:
-        """:raises Full: it has no slot."""
-        if not connection.has_slot:
-            raise Full
-        try:
-            await trio.sleep(self.reset_seconds)
-        except BaseException:
-            self.end(connection)
-            raise
-
-    def end(self, connection: Connection) -> None:
-        self.taken -= connection.has_slot
+from gymserve.gate import Gate
+from gymserve.line import Line
+from gymserve.ticket import Stage, Ticket
 
 
 class Seats:
@@ -85,7 +30,11 @@ class Seats:
         max_handshakes: int = 16,
     ) -> None:
         self.server = server
-        self.line = Line(knock=self._knock, dismiss=self._dismiss, jitter=jitter, max_handshakes=max_handshakes)
+        self.line = Line()
+        self.gate = Gate(
+            self.line, knock=self._knock, dismiss=self._dismiss, jitter=jitter, max_handshakes=max_handshakes
+        )
+        self.line.add(self.gate)
         self.seated: list[tuple[str, float]] = []
         self.dismissed: list[float] = []
         self.told: list[tuple[str, float]] = []
@@ -99,9 +48,9 @@ class Seats:
         try:
             connection = await self.server.shake_hands()
         except ConnectionResetError as exc:
-            self.line.knocked_in_vain(exc)
+            self.gate.knocked_in_vain(exc)
         else:
-            self.line.let_in(connection)
+            self.gate.let_in(connection)
 
     def _dismiss(self, connection: Connection, ticket: Ticket) -> None:
         self.dismissed.append(trio.current_time())
@@ -174,7 +123,11 @@ class Hand:
     def __init__(self, *, max_handshakes: int = 16) -> None:
         self.knocks = 0
         self.dismissed: list[Connection] = []
-        self.line = Line(knock=self._knock, dismiss=self._dismiss, jitter=lambda: 1.0, max_handshakes=max_handshakes)
+        self.line = Line()
+        self.gate = Gate(
+            self.line, knock=self._knock, dismiss=self._dismiss, jitter=lambda: 1.0, max_handshakes=max_handshakes
+        )
+        self.line.add(self.gate)
 
     def _knock(self) -> None:
         self.knocks += 1
@@ -190,7 +143,7 @@ class Hand:
         return ticket
 
     def let_in(self) -> None:
-        self.line.let_in(Connection(has_slot=True))
+        self.gate.let_in(Connection(has_slot=True))
 
     def hold(self, label: str | None = None) -> Ticket:
         """A ticket that has an episode."""
@@ -278,7 +231,7 @@ async def test_the_next_connection_goes_to_the_label_that_holds_fewest(autojump_
 async def test_a_label_that_holds_nothing_has_the_next_slots_until_it_is_even(autojump_clock):
     hand = Hand()
     flood = [hand.hold("a") for _ in range(4)]
-    hand.line.refused(hand.line.join("a"), 4)
+    hand.gate.full_said(4)
     queued = [hand.stand("a") for _ in range(3)]
     small = [hand.stand("b") for _ in range(3)]
     for holder in flood:
@@ -338,7 +291,7 @@ async def test_a_connection_given_in_the_tick_of_a_hang_up_goes_to_the_next(
 ):
     hand = Hand()
     holder = hand.hold()
-    hand.line.refused(hand.line.join(None), 1)
+    hand.gate.full_said(1)
     heir = hand.stand()
     following = hand.stand() if others_wait else None
     scope = trio.CancelScope()
@@ -401,8 +354,8 @@ async def test_a_knock_that_nobody_wants_any_more_is_dismissed(autojump_clock):
 async def test_the_tries_are_the_knocks_made_for_a_ticket(autojump_clock):
     hand = Hand()
     first, second = hand.stand(), hand.stand()
-    hand.line.knock_lost()
-    hand.line.knocked_in_vain(TimeoutError())
+    hand.gate.knock_lost()
+    hand.gate.knocked_in_vain(TimeoutError())
     hand.let_in()
     assert (first.tries, second.tries) == (3, 0)
     hand.line.opened(first)
@@ -415,7 +368,7 @@ async def test_without_patience_a_knock_in_vain_is_told(autojump_clock):
     hand = Hand()
     ticket = hand.line.join(None, patient=False)
     hand.line.enqueue(ticket)
-    hand.line.knock_refused(ConnectionResetError("refused"), None)
+    hand.gate.knock_refused(ConnectionResetError("refused"), None)
     with pytest.raises(ConnectionResetError, match="refused"):
         await hand.line.connection(ticket)
     assert (ticket.stage, ticket.tries, hand.line.waiting, hand.line.held) == (Stage.OUTSIDE, 1, 0, 0)
@@ -424,7 +377,7 @@ async def test_without_patience_a_knock_in_vain_is_told(autojump_clock):
 async def test_a_hopeless_knock_is_told_to_the_next_and_to_nobody_else(autojump_clock):
     hand = Hand(max_handshakes=1)
     first, second = hand.stand(), hand.stand()
-    hand.line.knock_hopeless(ConnectionRefusedError())
+    hand.gate.knock_hopeless(ConnectionRefusedError())
     with pytest.raises(ConnectionRefusedError):
         await hand.line.connection(first)
     assert (second.stage, hand.knocks) == (Stage.WAITING, 2)
@@ -436,9 +389,9 @@ async def test_whoever_must_wait_is_told_when_it_begins(autojump_clock):
     for number in range(4):
         hand.stand(on_wait=partial(told.append, number))
     assert told == [2, 3]  # a knock is under way for each of the others
-    hand.line.knock_unanswered()
+    hand.gate.knock_unanswered()
     assert told == [2, 3, 0, 1]
-    hand.line.knock_unanswered()
+    hand.gate.knock_unanswered()
     assert told == [2, 3, 0, 1]
 
 
@@ -523,7 +476,7 @@ async def test_a_backoff_can_be_cut_short(autojump_clock):
     hand.stand()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hand.line.watch)
-        hand.line.knocked_in_vain(TimeoutError(), again_by=0.02)
+        hand.gate.knocked_in_vain(TimeoutError(), again_by=0.02)
         await trio.sleep(0.02)
         await wait_all_tasks_blocked()
         assert hand.knocks == 2
@@ -582,25 +535,6 @@ async def test_a_server_that_has_shrunk_gets_no_more_than_it_takes(autojump_cloc
 # -- economy ---------------------------------------------------------------------------------------------------------
 
 
-class Wakeups(trio.abc.Instrument):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def task_scheduled(self, task: object) -> None:
-        self.count += 1
-
-
-async def wakeups_of(action: Callable[[], Awaitable[object]]) -> int:
-    """How often any task is scheduled while ``action`` runs."""
-    wakeups = Wakeups()
-    trio.lowlevel.add_instrument(wakeups)
-    try:
-        await action()
-    finally:
-        trio.lowlevel.remove_instrument(wakeups)
-    return wakeups.count
-
-
 async def test_a_waiting_line_costs_nothing(autojump_clock):
     server = FakeServer(slots=1)
     async with seats_at(server) as seats, trio.open_nursery() as nursery:
@@ -655,7 +589,7 @@ async def play(
         # One more may be a probe; before the server has said how many it has, several knock at once.
         watching.start_soon(seats.watch, server.slots + 1 if capacity_is_known else float("inf"))
         if capacity_is_known:
-            seats.line.refused(seats.line.join(None), server.slots)
+            seats.gate.full_said(server.slots)
         async with trio.open_nursery() as nursery:
             for number, visitor in enumerate(visitors):
                 nursery.start_soon(seats.come, f"{number}", *visitor)

@@ -8,13 +8,14 @@ import pytest
 import trio
 from counting import Counting
 
-from gymserve.address import parse_address
+from gymserve.address import parse_server
 from gymserve.cli.serving import compose_gateway
 from gymserve.errors import EnvironmentFailed
 from gymserve.gateway import Gateway
 from gymserve.gridsim.faults import Fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.resets import FailedObservation, ResetFailed, ResetRules, parse_failed_observation
+from gymserve.session import Seed
 from gymserve.settings import ServeSettings
 from gymserve.wire import Observation
 
@@ -68,14 +69,14 @@ async def composed(fault: Fault | None = None, **settings: Any) -> AsyncIterator
     server = EnvironmentServer(Counting, faults=[fault] if fault else [])
     async with trio.open_nursery() as nursery:
         port = await nursery.start(server.listen, "127.0.0.1", 0)
-        async with compose_gateway(ServeSettings(**settings), parse_address(f"127.0.0.1:{port}")) as gateway:
+        async with compose_gateway(ServeSettings(**settings), [parse_server(f"127.0.0.1:{port}")]) as gateway:
             yield gateway
         nursery.cancel_scope.cancel()
 
 
 async def failure(gateway: Gateway) -> str:
     with trio.fail_after(10), pytest.raises(EnvironmentFailed) as caught:
-        await gateway.seed("a session", None, {})
+        await gateway.seed("a session", Seed())
     return str(caught.value)
 
 
@@ -83,7 +84,7 @@ async def test_the_number_of_fresh_episodes_is_a_setting():
     async with composed(Fault("failed-reset", 1), reset_retries=0) as gateway:
         assert (await failure(gateway)).startswith("the environment's reset failed once: ")
     async with composed(Fault("failed-reset", 1), reset_retries=1) as gateway:
-        await gateway.seed("a session", None, {})
+        await gateway.seed("a session", Seed())
 
 
 async def test_what_a_failed_reset_looks_like_is_a_setting():

@@ -9,7 +9,7 @@ import trio
 from counting import Counting
 from http_peer import POST
 from scripted import ScriptedServer, agreeable, observed, refused
-from stage import COOKIE, Answer, Client, raise_the_curtain
+from stage import COOKIE, INSTANCE, Answer, Client, raise_the_curtain
 from trio_websocket import WebSocketConnection
 
 from gymserve.gridsim.faults import Fault
@@ -131,9 +131,13 @@ async def test_a_seed_that_is_no_object_is_refused_with_a_cookie(autojump_clock,
         assert (stage.network.connections, await stage.listing()) == (
             0,
             {
+                "instance": INSTANCE,
                 "sessions": [],
                 "waiting": 0,
-                "servers": [{"url": "http://environment:8000", "held": 0, "capacity": None}],
+                "holds_seeds": False,
+                "held_labels": [],
+                "reclaimed_alive": 0,
+                "servers": [{"url": "http://environment:8000", "held": 0, "capacity": None, "state": "ready"}],
             },
         )
 
@@ -540,6 +544,7 @@ async def test_the_listing_of_every_state(autojump_clock):
         assert await shown() == (("busy", 0, 0.0, None), 1, 1)
         await c.answer()
         assert await stage.listing() == {
+            "instance": INSTANCE,
             "sessions": [
                 {
                     "id": session_of(c)[:12],
@@ -552,7 +557,10 @@ async def test_the_listing_of_every_state(autojump_clock):
                 }
             ],
             "waiting": 1,
-            "servers": [{"url": "http://environment:8000", "held": 1, "capacity": 1}],
+            "holds_seeds": False,
+            "held_labels": [],
+            "reclaimed_alive": 0,
+            "servers": [{"url": "http://environment:8000", "held": 1, "capacity": 1, "state": "full"}],
         }
         await c.step(1)
         await trio.sleep(1)

@@ -311,8 +311,8 @@ async def test_many_learners_ask_once(autojump_clock: Any) -> None:
             impatient.cancel()  # the others go on
             await client.verify()
         assert stage.episodes == {"active": 0, "max": 1, "opened": 2, "closed": 2}
-        assert lessons == [stage.opener.door.lesson] * 5
-        assert await stage.opener.learn() is stage.opener.door.lesson
+        assert lessons == [stage.opener.pool.lesson] * 5
+        assert await stage.opener.learn() is stage.opener.pool.lesson
         assert stage.episodes["opened"] == 2
         seeded = stage.client()
         await seeded.seed()  # and a session knows them without asking

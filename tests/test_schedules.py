@@ -138,7 +138,7 @@ async def play(visits: list[Visit], weather: Weather, *, in_order: bool) -> None
     ) as stage:
         visitors = Visitors(stage)
         if in_order:
-            stage.opener.line.capacity = weather.slots
+            stage.gate.full_said(weather.slots)
             stage.nursery.start_soon(watch, stage, weather.slots + 1)  # one more may be a probe
         async with trio.open_nursery() as nursery:
             for number, visit in enumerate(visits):

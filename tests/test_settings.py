@@ -10,8 +10,11 @@ from gymserve.settings import EnvSettings, ServeSettings, Settings, form_of
 from gymserve.toolbox import ROUTE_NAMES
 
 TAKEN: list[tuple[str, object, object]] = [
-    ("env", "envs.example:8000", "envs.example:8000"),
-    ("env", "wss://envs.example/blue/ws", "wss://envs.example/blue/ws"),
+    ("env", "envs.example:8000", ("envs.example:8000",)),
+    ("env", "wss://envs.example/blue/ws", ("wss://envs.example/blue/ws",)),
+    ("env", "a:1 slots=8\nb:1", ("a:1 slots=8", "b:1")),
+    ("env", [{"url": "a:1", "slots": 8}, {"url": "b:1"}, "c:1"], ("a:1 slots=8", "b:1", "c:1")),
+    ("label", ["eval*=weight:4,reserve:8,max:32"], ("eval*=weight:4,reserve:8,max:32",)),
     ("env_header", "X-Team: blue\nX-Run:7\n", ("X-Team: blue", "X-Run:7")),
     ("env_header", ["X-Team: blue"], ("X-Team: blue",)),
     ("env_header", "", ()),
@@ -72,6 +75,14 @@ REFUSED: list[tuple[str, object]] = [
     ("failure_class", "two words"),
     ("env", "envs.example"),
     ("env", "ftp://envs.example"),
+    ("env", "a:1 slots=0"),
+    ("env", "a:1 places=8"),
+    ("env", ["a:1", "http://a:1/"]),
+    ("env", [{"url": "a:1", "slots": True}]),
+    ("env", [{"url": "a:1", "places": 8}]),
+    ("label", "eval"),
+    ("label", "eval=weight:0"),
+    ("label", "eval=reserve:9,max:8"),
     ("env_header", ["no colon"]),
     ("env_header", ["Bad Name: x"]),
     ("env_header", ["X: a\r\nY: b"]),

@@ -89,7 +89,7 @@ async def test_a_client_that_takes_nothing_leaves_no_session_when_it_is_given_up
         await client.send("POST", "/seed_session", {})
         await trio.sleep(STALL_SECONDS - 1e-6)
         assert await states(stage) == ["idle"]
-        await trio.sleep_until(STALL_SECONDS + 1e-3)
+        await trio.sleep_until(STALL_SECONDS + 1)
         assert (await states(stage), stage.episodes["active"]) == ([], 0)
 
 

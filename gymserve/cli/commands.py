@@ -21,6 +21,7 @@ from gymserve.cli.sources import (
     open_keys,
     resolve,
 )
+from gymserve.cli.steering import add_steering_commands
 from gymserve.settings import EnvSettings, RowsSettings, ServeSettings, Settings, form_of
 
 SERVE_HELP = (
@@ -145,6 +146,7 @@ def build_app(
     }
     for name, command in commands.items():
         app.command(command, name=name)
+    add_steering_commands(app, environ)
     return app
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gymserve.address import EnvironmentAddress
+from gymserve.address import EnvironmentAddress, Server
 from gymserve.cli.entrance import read_entrance
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.refusals import printable
@@ -213,7 +213,7 @@ async def _play(advance: Callable[[], None]) -> "Played | int":
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_at_a_signal)
         address = EnvironmentAddress(_HOST, await nursery.start(server.listen, _HOST, 0))
-        async with compose_gateway(settings, address) as gateway, trio.open_nursery() as http:
+        async with compose_gateway(settings, [Server(address)]) as gateway, trio.open_nursery() as http:
             [url] = await http.start(serve_http, settings, read_entrance(settings), gateway, over.wait)
             run = Run(url, closings, advance)
             await run.play()

@@ -1,5 +1,7 @@
 """What is wrong with a command line, told in one line."""
 
+from collections.abc import Iterable
+
 from cyclopts.argument import Argument, ArgumentCollection
 from cyclopts.exceptions import (
     CoercionError,
@@ -31,6 +33,19 @@ _ACCEPTED = {
     flag_name(key): form_of(field).accepted for each in COMMANDS.values() for key, field in each.model_fields.items()
 }
 
+_NEEDED = {
+    "DIR": "the name of a directory",
+    "URL": "the address of a running gymserve, such as http://127.0.0.1:8100",
+    "ENV": "the address of an environment server, such as http://127.0.0.1:8000",
+}
+_STEERING = frozenset({"close", "hold", "drain", "pool"})
+_OF_STEERING = {
+    "--label": "the label of the run's sessions",
+    "--for": "a duration such as 90s, 30m or 1h",
+    "--wait": "a duration such as 90s, 30m or 1h",
+    "--slots": "a whole number, 1 or more",
+}
+
 # The argument is not repeated: it may be the rest of a header's value.
 _UNEXPECTED = Refused("an argument that belongs to no flag is not expected; a value with spaces in it needs quotes")
 
@@ -43,9 +58,9 @@ def refusal(error: CycloptsError) -> Refused:
         case UnusedCliTokensError():
             return _unexpected(error)
         case MissingArgumentError(argument=Argument(name=str() as name)) if not name.startswith("-"):
-            return Refused(f"{name}: is needed: the name of a directory")
-        case MissingArgumentError(argument=Argument() as argument):
-            return Refused(f"flag {argument.name}: a value is needed: {_accepted(argument.name)}")
+            return Refused(f"{name}: is needed: {_NEEDED[name]}")
+        case MissingArgumentError(argument=Argument() as argument, command_chain=command):
+            return Refused(f"flag {argument.name}: a value is needed: {_accepted(argument.name, command)}")
         case RepeatArgumentError(token=token):
             return Refused(f"flag {token.keyword}: given more than once")
         case CoercionError(token=token) if token is not None:
@@ -77,5 +92,7 @@ def _unexpected(error: UnusedCliTokensError) -> Refused:
     return _UNEXPECTED
 
 
-def _accepted(flag: str) -> str:
+def _accepted(flag: str, command: Iterable[str] | None = ()) -> str:
+    if flag in _OF_STEERING and not _STEERING.isdisjoint(command or ()):
+        return _OF_STEERING[flag]
     return _ACCEPTED.get(flag, "the name of a file" if flag == "--config" else "true or false")

@@ -3,10 +3,11 @@
 import trio
 
 from gymserve.address import EnvironmentAddress
-from gymserve.door import Lesson, open_door
+from gymserve.door import DoorTerms, Lesson
 from gymserve.errors import EnvironmentFailed, GymserveError
 from gymserve.network import TcpNetwork
 from gymserve.opening import Opener
+from gymserve.pool import open_pool
 from gymserve.resets import ResetRules
 from gymserve.rows import Tool, as_tool
 from gymserve.toolbox import make_toolbox, observation_function, taken_names, with_reward
@@ -37,20 +38,18 @@ async def _ask(
     connect_timeout_seconds: float,
 ) -> Lesson:
     learned: Lesson | GymserveError
-    async with open_door(
-        TcpNetwork(connect_timeout_seconds=connect_timeout_seconds),
-        address,
+    terms = DoorTerms(
         headers=headers,
         connect_timeout_seconds=connect_timeout_seconds,
         close_timeout_seconds=_GOODBYE_SECONDS,
         answer_timeout_seconds=patience_seconds or connect_timeout_seconds,
         restart_patience_seconds=0,
         max_handshakes=1,
-        taken_names=frozenset(),
-        show=with_reward,
-    ) as door:
+    )
+    async with open_pool(TcpNetwork(connect_timeout_seconds=connect_timeout_seconds), terms) as pool:
+        pool.add(address)
         opener = Opener(
-            door,
+            pool,
             patience_seconds=patience_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
             reset_kwargs={},
@@ -58,7 +57,7 @@ async def _ask(
         )
         try:
             learned = await opener.learn()
-        except GymserveError as error:  # raised outside, so that the door's nursery does not wrap it
+        except GymserveError as error:  # raised outside, so that the pool's nursery does not wrap it
             learned = error
     if isinstance(learned, GymserveError):
         raise learned

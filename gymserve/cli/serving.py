@@ -2,21 +2,22 @@
 
 import gc
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import structlog
 import trio
 
 from gymserve import wire
-from gymserve.address import EnvironmentAddress, parse_address
+from gymserve.address import EnvironmentAddress, Server, parse_server
 from gymserve.cli.entrance import Entrance, read_entrance, tell_of_risk
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
-from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell_listening, tell_not_bound
+from gymserve.cli.process import EndingSignal, ending_signal, first_of, http_url, tell, tell_listening, tell_not_bound
 from gymserve.descriptors import Descriptors, raise_limit
-from gymserve.door import Door, open_door
+from gymserve.door import DoorTerms
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.server import EnvironmentServer
@@ -27,16 +28,20 @@ from gymserve.http.masks import told_of_masks
 from gymserve.http.mcp import McpEndpoint, open_mcp
 from gymserve.http.prefix import AsgiApp
 from gymserve.http.rollouts import Dialect, Rollouts
-from gymserve.http.serving import serve
-from gymserve.identity import SessionCookie, SessionToken, new_secret
+from gymserve.http.serving import is_socket_inherited, serve
+from gymserve.identity import SessionCookie, SessionToken, new_instance, new_secret
+from gymserve.journal import Journal, JournalFailed, open_journal
+from gymserve.metrics import Metrics
 from gymserve.network import TcpNetwork
 from gymserve.opening import Opener
+from gymserve.pool import Pool, open_pool
 from gymserve.resets import ResetRules, parse_failed_observation
 from gymserve.score import RewardRule
 from gymserve.seeds import Seeding
 from gymserve.session import Terms
 from gymserve.settings import ServeSettings
-from gymserve.toolbox import ROUTE_NAMES, with_reward, without_reward
+from gymserve.shares import Shares, parse_share
+from gymserve.toolbox import taken_names, with_reward, without_reward
 
 _log = structlog.get_logger()
 
@@ -50,7 +55,8 @@ Until = Callable[[EndingSignal], Awaitable[None]]
 
 
 def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> int:
-    """Serve until SIGINT or SIGTERM, or what ``until`` waits for; 0, or 1 if the address could not be bound.
+    """Serve until SIGINT or SIGTERM, what ``until`` waits for, or the end of a drain; 0, or 1 if the address could not
+    be bound or the journal not be used.
 
     At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
@@ -65,39 +71,59 @@ def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> i
 
 
 async def _run(settings: ServeSettings, entrance: Entrance, until: Until) -> int:
+    status = 1
     with ending_signal() as signal:
-        async with trio.open_nursery() as nursery:
-            address = await _environment(settings, nursery)
-            async with compose_gateway(settings, address) as gateway:
-                status = await _serve_until(partial(until, signal), settings, entrance, gateway)
-            nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
+        try:
+            async with trio.open_nursery() as nursery:
+                servers = await _servers(settings, nursery)
+                async with compose_gateway(settings, servers) as gateway:
+                    status = await _serve_until(partial(until, signal), settings, entrance, gateway)
+                nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
+        except* JournalFailed as group:
+            tell(f"{group.exceptions[0]} (--journal)")
     return status
 
 
-async def _environment(settings: ServeSettings, nursery: trio.Nursery) -> EnvironmentAddress:
-    """The environment server's address; without one in the settings the embedded server is started in ``nursery``."""
-    if settings.env is not None:
-        return parse_address(settings.env)
+async def _servers(settings: ServeSettings, nursery: trio.Nursery) -> list[Server]:
+    """The environment servers; without one in the settings the embedded one is started in ``nursery``."""
+    if settings.env:
+        return [parse_server(text) for text in settings.env]
     server = EnvironmentServer(GridSim, capacity=_EMBEDDED_CAPACITY)
     port = await nursery.start(server.listen, _EMBEDDED_HOST, 0)
-    return EnvironmentAddress(_EMBEDDED_HOST, port)
+    return [Server(EnvironmentAddress(_EMBEDDED_HOST, port))]
 
 
 @asynccontextmanager
-async def compose_gateway(settings: ServeSettings, address: EnvironmentAddress) -> AsyncIterator[Gateway]:
-    """The gateway that ``settings`` describe, before the environment server at ``address``."""
-    async with (
-        _door(settings, address) as door,
-        open_gateway(
-            _opener(settings, door),
-            _terms(settings),
-            tombstone_seconds=settings.tombstone,
-            failure_class=settings.failure_class,
-            max_sessions=settings.max_sessions,
-            max_waiting=settings.max_waiting,
-        ) as gateway,
-    ):
-        yield gateway
+async def compose_gateway(settings: ServeSettings, servers: Iterable[Server]) -> AsyncIterator[Gateway]:
+    """The gateway that ``settings`` describe, before those environment servers."""
+    instance = new_instance()
+    network = TcpNetwork(connect_timeout_seconds=settings.connect_timeout, partition_seconds=settings.partition_timeout)
+    shares = Shares(parse_share(text) for text in settings.label)
+    async with _journal(settings, instance) as journal:
+        async with open_pool(network, _door_terms(settings), shares, max_held=Descriptors().episodes) as pool:
+            for server in servers:
+                pool.add(server.address, slots=server.slots)
+            async with open_gateway(
+                _opener(settings, pool),
+                _terms(settings),
+                tombstone_seconds=settings.tombstone,
+                failure_class=settings.failure_class,
+                max_sessions=settings.max_sessions,
+                max_waiting=settings.max_waiting,
+                instance=instance,
+                journal=journal,
+            ) as gateway:
+                yield gateway
+
+
+@asynccontextmanager
+async def _journal(settings: ServeSettings, instance: str) -> AsyncIterator[Journal | None]:
+    """:raises JournalFailed: the file cannot be used."""
+    if settings.journal is None:
+        yield None
+        return
+    async with open_journal(Path(settings.journal), instance, kept_seconds=settings.tombstone) as journal:
+        yield journal
 
 
 async def serve_http(
@@ -114,7 +140,7 @@ async def serve_http(
     """
 
     async def stop() -> float:
-        await stopped()
+        await first_of(stopped, gateway.seeds_held_to_the_end)
         ends_at = trio.current_time() + settings.grace
         await gateway.drain(settings.grace)
         return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)
@@ -168,14 +194,30 @@ def _tell_of_masks(settings: ServeSettings) -> None:
 async def _open_app(settings: ServeSettings, entrance: Entrance, gateway: Gateway) -> AsyncIterator[AsgiApp]:
     secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
     cookie = SessionCookie(settings.name, secrets)
+    metrics = Metrics(gateway)
     if settings.mcp == "never":
-        yield create_app(gateway, cookie, _rollouts(settings, gateway, None), entrance.guard)
+        yield create_app(
+            gateway,
+            cookie,
+            _rollouts(settings, gateway, None),
+            metrics,
+            entrance.guard,
+            is_followed=is_socket_inherited(),
+        )
         return
     token = SessionToken(secrets)
     async with open_mcp(
         gateway, token, observation_tool=settings.observation_tool, server_name=settings.name
     ) as endpoint:
-        yield create_app(gateway, cookie, _rollouts(settings, gateway, endpoint), entrance.guard, endpoint)
+        yield create_app(
+            gateway,
+            cookie,
+            _rollouts(settings, gateway, endpoint),
+            metrics,
+            entrance.guard,
+            endpoint,
+            is_followed=is_socket_inherited(),
+        )
 
 
 def _limits(settings: ServeSettings) -> Limits:
@@ -194,14 +236,12 @@ def _rollouts(settings: ServeSettings, gateway: Gateway, mcp: McpEndpoint | None
         text_action=settings.text_action,
     )
     # The embedded environment's rows name a day, which says where an episode starts as well as a seed would.
-    seeding = Seeding(settings.reset_kwargs, derives=settings.derive_seed, warns=settings.env is not None)
+    seeding = Seeding(settings.reset_kwargs, derives=settings.derive_seed, warns=bool(settings.env))
     return Rollouts(gateway, dialect, seeding, mcp, kept_seconds=settings.tombstone)
 
 
-def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsyncContextManager[Door]:
-    return open_door(
-        TcpNetwork(connect_timeout_seconds=settings.connect_timeout, partition_seconds=settings.partition_timeout),
-        address,
+def _door_terms(settings: ServeSettings) -> DoorTerms:
+    return DoorTerms(
         headers=environment_headers(settings.env_header, settings.env_token),
         connect_timeout_seconds=settings.connect_timeout,
         close_timeout_seconds=settings.close_timeout,
@@ -209,16 +249,15 @@ def _door(settings: ServeSettings, address: EnvironmentAddress) -> AbstractAsync
         restart_patience_seconds=settings.restart_patience,
         max_handshakes=settings.max_handshakes,
         max_message_bytes=round(settings.max_observation * MIB),
-        max_connections=Descriptors().episodes,
-        taken_names=ROUTE_NAMES | ({settings.observation_tool} if settings.observation_tool else set()),
+        taken_names=taken_names(settings.observation_tool),
         show=without_reward if settings.hide_reward else with_reward,
     )
 
 
-def _opener(settings: ServeSettings, door: Door) -> Opener:
+def _opener(settings: ServeSettings, pool: Pool) -> Opener:
     failed = [parse_failed_observation(text) for text in settings.reset_failed]
     return Opener(
-        door,
+        pool,
         patience_seconds=settings.patience,
         connect_timeout_seconds=settings.connect_timeout,
         reset_kwargs=settings.reset_kwargs,
@@ -229,6 +268,8 @@ def _opener(settings: ServeSettings, door: Door) -> Opener:
 def _terms(settings: ServeSettings) -> Terms:
     return Terms(
         idle_timeout_seconds=settings.idle_timeout,
+        idle_timeout_max_seconds=settings.idle_timeout_max,
+        reclaims_when_wanted=settings.reclaim == "when-wanted",
         lifetime_seconds=math.inf if settings.max_lifetime is None else settings.max_lifetime,
         step_timeout_seconds=settings.step_timeout,
         close_timeout_seconds=settings.close_timeout,

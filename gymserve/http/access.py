@@ -78,6 +78,7 @@ class _Request:
         self._headers: dict[str, str] = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        self._tokens = sum(name == b"authorization" for name, _ in scope["headers"])
 
     def __getitem__(self, header: str) -> str:
         return self._headers.get(header, "").strip()
@@ -86,7 +87,8 @@ class _Request:
     def bearer(self) -> str | None:
         """The token of RFC 6750 section 2.1, if one is sent."""
         scheme, _, token = self["authorization"].partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else None
+        # Of several, a proxy before us may have looked at another one.
+        return token.strip() if scheme.lower() == "bearer" and self._tokens == 1 else None
 
     @property
     def is_local(self) -> bool:
@@ -159,7 +161,9 @@ class Guard:
 
     def _is_own(self, origin: str, host: str) -> bool:
         _, separator, authority = origin.lower().partition("://")
-        return bool(separator) and (authority == host.lower() or _hostname(authority) in self._hosts)
+        name = _hostname(authority)
+        # Another port of an address is another program; a name that was allowed may be a proxy's, on any port.
+        return bool(separator) and (authority == host.lower() or (name in self._hosts and _address(name) is None))
 
     def _knows(self, host: str) -> bool:
         name = _hostname(host)

@@ -25,6 +25,8 @@ from gymserve.http.refusal import Refusal, Refused
 from gymserve.http.reminder import Reminder
 
 REFUSAL_EXTENSION = "gymserve.refusal"
+#: Awaited, it returns when the server accepts no more connections, and closes each with the answer to its request.
+STOPPED_EXTENSION = "gymserve.stopped"
 
 log = structlog.get_logger()
 
@@ -64,6 +66,8 @@ class Connection:
         self._outbox = Outbox(stream, stall_seconds=limits.stall_seconds)
         self._reminder = Reminder(interval_seconds=limits.interim_seconds)
         self._idle: trio.CancelScope | None = None
+        # Who has just connected is about to ask, and would take a close for a server that fails.
+        self._asks_until = trio.current_time() + limits.arrival_seconds
 
     def __await__(self) -> Generator[Any, Any, None]:
         return self.run().__await__()
@@ -127,6 +131,7 @@ class Connection:
                 request = await incoming.head()
             if idle.cancelled_caught:
                 return False
+            self._asks_until = -math.inf
         except Refused as exc:
             await self._outbox.send(Answer(incoming.protocol, method=incoming.method).refuse(exc.refusal))
             await self._linger()
@@ -144,7 +149,9 @@ class Connection:
             self._reminder,
             is_closing=lambda: refusal is not None or is_late or self._context.terminated.is_set(),
         )
-        extensions = {} if refusal is None else {REFUSAL_EXTENSION: asdict(refusal)}
+        extensions: dict[str, Any] = {STOPPED_EXTENSION: self._context.terminated.wait}
+        if refusal is not None:
+            extensions[REFUSAL_EXTENSION] = asdict(refusal)
         if is_late:
             extensions[LATE_EXTENSION] = {}
         scope = build_scope(request, **peers, state=self._state.copy(), extensions=extensions)
@@ -179,10 +186,12 @@ class Connection:
 
     @contextmanager
     def _unless_stopping(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Bound a wait that no request depends on: the server's stop ends it at once, and a crowd may."""
+        """Bound a wait that no request depends on: the server's stop ends it at once, on a new connection as soon as
+        its first request should have come; and a crowd may.
+        """
         with trio.move_on_after(seconds) as self._idle, self._crowd.idling(self._idle):
             if self._context.terminated.is_set():
-                self._idle.cancel()
+                self._hurry()
             try:
                 yield self._idle
             finally:
@@ -191,6 +200,9 @@ class Connection:
     async def _attend(self) -> None:
         """Remind clients that wait, and at the server's stop leave those that do not."""
         await self._reminder.during(self._context.terminated.wait)
-        if self._idle is not None:
-            self._idle.cancel()
+        self._hurry()
         await self._reminder.during(trio.sleep_forever)  # the stop grants a request under way some more time to wait
+
+    def _hurry(self) -> None:
+        if self._idle is not None:
+            self._idle.deadline = min(self._idle.deadline, self._asks_until)

@@ -22,6 +22,9 @@ class Limits:
     idle_seconds: float = 75.0
     """From connecting, or from the last answer, to the next request; then the connection is closed silently."""
 
+    arrival_seconds: float = 0.5
+    """From connecting to the first request while the server stops; then as for other idle connections: at once."""
+
     head_bytes: int = 64 * KIB
     """Request line and headers together; then 431."""
 

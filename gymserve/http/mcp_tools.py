@@ -91,11 +91,10 @@ class McpTools:
 
     def _known(self) -> Toolbox | None:
         """What sessions have, if one was ever opened."""
-        return next((opener.door.toolbox for opener in self._gateway.openers if opener.door.toolbox is not None), None)
+        return self._gateway.pool.toolbox
 
     async def _learned(self) -> Toolbox:
-        opener = self._gateway.openers[0]
-        return opener.door.know(await opener.learn())
+        return await self._gateway.learn_tools()
 
     def _check(self, tool: str, toolbox: Toolbox | None) -> None:
         """:raises _NotCalled: there is no such tool. A server that could not list its tools may have any."""

@@ -7,14 +7,16 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import NotFound
 
+from gymserve.door import Door
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer
 from gymserve.http.crowd import is_late
 from gymserve.identity import short
+from gymserve.metrics import Metrics
 from gymserve.session import Session
 
 
-def add_own_routes(app: QuartTrio, gateway: Gateway) -> None:
+def add_own_routes(app: QuartTrio, gateway: Gateway, metrics: Metrics) -> None:
     @app.get("/gymserve/health")
     async def health() -> Response:
         return answer({"status": "ok"})
@@ -29,14 +31,19 @@ def add_own_routes(app: QuartTrio, gateway: Gateway) -> None:
     async def sessions() -> Response:
         return answer(
             {
+                "instance": gateway.instance,
                 "sessions": [_shown(session) for session in gateway.sessions()],
                 "waiting": gateway.waiting,
-                "servers": [
-                    {"url": str(opener.address), "held": opener.line.held, "capacity": opener.line.capacity}
-                    for opener in gateway.openers
-                ],
+                "holds_seeds": gateway.is_holding_seeds,
+                "held_labels": gateway.held_labels,
+                "reclaimed_alive": gateway.reclaimed_alive,
+                "servers": [_server(door) for door in gateway.pool.doors],
             }
         )
+
+    @app.get("/gymserve/metrics")
+    async def exposed_metrics() -> Response:
+        return Response(metrics.exposed(), content_type=metrics.content_type)
 
     @app.route("/gymserve/<path:name>", methods=["DELETE", "GET", "PATCH", "POST", "PUT"])
     async def no_such_route(name: str) -> Response:
@@ -49,8 +56,17 @@ def _shown(session: Session) -> dict[str, Any]:
         "id": short(session.id),
         "label": session.label,
         "state": session.state,
-        "env": str(session.opener.address),
+        "env": None if session.env is None else str(session.env),
         "steps": session.steps,
         "reward": session.reward,
         "idle_deadline_in_seconds": None if left is None else round(left, 3),
+    }
+
+
+def _server(door: Door) -> dict[str, Any]:
+    return {
+        "url": str(door.address),
+        "held": door.gate.held,
+        "capacity": door.gate.capacity,
+        "state": door.state,
     }

@@ -6,6 +6,9 @@ from typing import Any
 
 _PREFIX = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(?=/)")
 
+#: In the scope: the path as the client wrote it, where that is another.
+ASKED_PATH = "gymserve.asked_path"
+
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -16,6 +19,7 @@ def strip_rollout_prefix(app: AsgiApp) -> AsgiApp:
         if scope["type"] == "http" and scope["path"].startswith("/ng-rollout/"):
             scope = {
                 **scope,
+                ASKED_PATH: scope["raw_path"].decode("latin-1"),
                 "path": _rest(scope["path"]),
                 "raw_path": _rest(scope["raw_path"].decode("latin-1")).encode("latin-1"),
             }

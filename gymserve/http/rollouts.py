@@ -17,10 +17,10 @@ from gymserve.http.crowd import is_late
 from gymserve.http.delivery import note_effect, note_seeded
 from gymserve.http.gymnasium import Gymnasium
 from gymserve.http.masks import MASKED_HEADER, MaskedAsError, masked_status
-from gymserve.http.tasks import Task, read_task
+from gymserve.http.models import read_model
+from gymserve.http.tasks import IDLE_TIMEOUT_HEADER, Task, read_task
 from gymserve.http.tools import call_tool
-from gymserve.http.typed import TypedClose, TypedSeed, is_typed, read_typed
-from gymserve.identity import new_session_id
+from gymserve.http.typed import TypedClose, TypedSeed, is_typed
 from gymserve.seeds import Seeding
 from gymserve.session import Session
 
@@ -78,7 +78,7 @@ class Rollouts:
     async def seed_session(self) -> Response:
         body = await self._body_of_a_seed()
         if is_typed(body):
-            return await self._seed_by_name(read_typed(TypedSeed, body))
+            return await self._seed_by_name(read_model(TypedSeed, body))
         note_effect(request.scope)
         task = self._task(body)
         session = await self._seed(task)
@@ -86,26 +86,33 @@ class Rollouts:
         return answer({"mcp": self._mcp.offer(session.id)} if self._mcp is not None and offers else {})
 
     async def _body_of_a_seed(self) -> Mapping[str, Any]:
-        g.session_id = g.session_id or new_session_id()  # a body that is refused costs no session that there is
+        # A body that is refused costs no session that there is.
+        g.session_id = g.session_id or self._gateway.new_session_id()
         if is_late(request.scope):
             raise TooManyConnections
         return (await _object()).value
 
     def _task(self, row: Mapping[str, Any], **told: str) -> Task:
-        return read_task(row, self._seeding, label_header=_utf8(request.headers.get(_LABEL_HEADER)), **told)
+        return read_task(
+            row,
+            self._seeding,
+            label_header=_utf8(request.headers.get(_LABEL_HEADER)),
+            idle_timeout_header=request.headers.get(IDLE_TIMEOUT_HEADER),
+            **told,
+        )
 
     async def _seed(self, task: Task) -> Session:
         """A session that is its cookie's alone: one that the client had before is over."""
         self._gateway.close(g.session_id, "the client seeded again")
-        g.session_id = new_session_id()
-        session = await self._gateway.seed(g.session_id, task.label, task.reset_kwargs)
+        g.session_id = self._gateway.new_session_id()
+        session = await self._gateway.seed(g.session_id, task.seed)
         note_seeded(request.scope, session.id)
         return session
 
     async def _seed_by_name(self, seed: TypedSeed) -> Response:
         name = seed.resources_session_id
         task = self._task(seed.task_data, name=name, taskset=seed.task_id.taskset)
-        session = self._gateway.begin_by_name(name, seed.model_dump(), task.label, task.reset_kwargs)
+        session = await self._gateway.begin_by_name(name, seed.model_dump(), task.seed)
         note_effect(request.scope)
         g.session_id = session.id
         try:
@@ -138,7 +145,7 @@ class Rollouts:
         except BadArguments:
             body = {}  # whatever it says, the slot of the cookie's session is given back
         if is_typed(body):
-            name = read_typed(TypedClose, body).resources_session_id
+            name = read_model(TypedClose, body).resources_session_id
             self._gateway.close_by_name(name)
             return answer({"resources_session_id": name})
         self._gateway.close(g.session_id, "the client closed it")

@@ -1,8 +1,10 @@
 """The HTTP server: hypercorn's accepting, lifespan and stop around our connections."""
 
+import errno
+import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -20,6 +22,8 @@ from gymserve.http.limits import DEFAULT_LIMITS, Limits
 from gymserve.partition import PARTITION_SECONDS, notice_partition
 
 BACKLOG = 2048
+
+_FIRST_INHERITED = 3  # sd_listen_fds(3): SD_LISTEN_FDS_START
 
 
 async def serve(
@@ -80,6 +84,8 @@ class _Config(Config):
 
 def _bind(host: str, port: int) -> socket.socket:
     """Our own, as hypercorn leaves the socket open when binding fails, and binds only after the app has started."""
+    if is_socket_inherited():
+        return _inherited_socket()
     host = host.removeprefix("[").removesuffix("]")
     is_ipv6 = ":" in host
     return socket.create_server(
@@ -88,6 +94,27 @@ def _bind(host: str, port: int) -> socket.socket:
         backlog=BACKLOG,
         dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
     )
+
+
+def is_socket_inherited(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether whoever started us has opened the listening socket for us (sd_listen_fds(3)): connections that come while
+    no gymserve runs wait in it, so that one can follow another without refusing any.
+    """
+    return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS", "0") != "0"
+
+
+def _inherited_socket() -> socket.socket:
+    """:raises OSError: it is none that listens."""
+    try:
+        listener = socket.socket(fileno=_FIRST_INHERITED)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as exc:
+        raise OSError(exc.errno, f"the inherited socket (LISTEN_FDS) cannot be used: {exc.strerror}") from exc
+    if not listens:
+        listener.close()
+        raise OSError(errno.EINVAL, "the inherited socket (LISTEN_FDS) does not listen")
+    listener.set_inheritable(False)
+    return listener
 
 
 def _worker(limits: Limits, crowd: Crowd) -> Callable[..., Awaitable[None]]:

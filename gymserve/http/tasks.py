@@ -1,21 +1,24 @@
 """What a row asks of gymserve."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gymserve.errors import BadArguments
 from gymserve.seeds import Seeding
+from gymserve.session import Seed
+
+IDLE_TIMEOUT_HEADER = "X-Gymserve-Idle-Timeout"
 
 LABEL_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``label`` is the run's name; ``lists_tools``: the row itself tells the model's tools."""
+    """``lists_tools``: the row itself tells the model's tools."""
 
-    label: str | None
-    reset_kwargs: Mapping[str, Any]
+    seed: Seed
     lists_tools: bool
 
 
@@ -24,16 +27,34 @@ def read_task(
     seeding: Seeding,
     *,
     label_header: str | None,
+    idle_timeout_header: str | None,
     name: str | None = None,
     taskset: str | None = None,
 ) -> Task:
     """What ``row`` asks, with what a typed seed says beside it: its session's ``name``, and its ``taskset`` as the last
     resort for a label.
 
-    :raises BadArguments: the row's ``reset_kwargs`` or its label cannot be used, or it is nested too deep.
+    :raises BadArguments: the row's ``reset_kwargs``, its label or its idle timeout cannot be used, or it is nested too
+        deep.
     """
     kwargs = seeding.kwargs(row, _reset_kwargs(row), name)
-    return Task(_label(row, label_header, taskset), kwargs, _lists_tools(row))
+    idle_timeout_seconds = _idle_timeout_seconds(row, idle_timeout_header)
+    return Task(Seed(_label(row, label_header, taskset), kwargs, idle_timeout_seconds), _lists_tools(row))
+
+
+def _idle_timeout_seconds(row: Mapping[str, Any], header: str | None) -> float | None:
+    """The client's own: a request header, else the row's ``gymserve_idle_timeout``."""
+    where, given = ("header", header) if header is not None else ("body", row.get("gymserve_idle_timeout"))
+    if given is None:
+        return None
+    try:
+        seconds = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        place = [where, IDLE_TIMEOUT_HEADER if where == "header" else "gymserve_idle_timeout"]
+        raise BadArguments([{"type": "greater_than", "loc": place, "msg": "must be a number of seconds above 0"}])
+    return seconds
 
 
 def _reset_kwargs(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,11 +4,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from gymserve.errors import BadArguments
+from gymserve.http.models import Model
 
 _NAME_CHARACTERS = 1000
 
@@ -29,25 +29,21 @@ RolloutId = Annotated[
 ]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EpisodeId(_Body):
+class EpisodeId(Model):
     """One attempt at a rollout."""
 
     rollout_id: RolloutId
     attempt: int = Field(default=0, ge=0)
 
 
-class TaskId(_Body):
+class TaskId(Model):
     """One task of a run's taskset."""
 
     taskset: Name
     task_id: Name
 
 
-class TypedSeed(_Body):
+class TypedSeed(Model):
     """The body of a typed ``/seed_session``; ``task_data`` is the task's row."""
 
     resources_session_id: Name
@@ -56,28 +52,12 @@ class TypedSeed(_Body):
     task_data: dict[str, Any]
 
 
-class TypedClose(_Body):
+class TypedClose(Model):
     """The body of a typed ``/close_session``."""
 
     resources_session_id: Name
     episode_id: EpisodeId
 
 
-Body = TypeVar("Body", TypedSeed, TypedClose)
-
-
 def is_typed(body: Mapping[str, Any]) -> bool:
     return "resources_session_id" in body
-
-
-def read_typed(model: type[Body], body: Mapping[str, Any]) -> Body:
-    """:raises BadArguments: it is no such body; each fault with its place."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as exc:
-        faults = exc.errors(include_url=False, include_context=False, include_input=False)
-    raise BadArguments([_fault(**fault) for fault in faults])
-
-
-def _fault(type: str, loc: tuple[int | str, ...], msg: str, **_: Any) -> Mapping[str, Any]:
-    return {"type": type, "loc": ["body", *loc], "msg": msg}

@@ -382,6 +382,20 @@ async def test_a_stop_closes_what_serves_no_request_at_once(autojump_clock, nurs
     assert trio.current_time() == 4
 
 
+async def test_who_connects_as_the_server_stops_is_answered_yet(autojump_clock, nursery):
+    late, mute, slow = (connect(nursery, Recorder()) for _ in range(3))
+    await trio.sleep(0.1)
+    for peer in (late, mute, slow):
+        await peer.context.terminated.set()
+    await slow.send(GET()[:10])
+    await trio.sleep(0.1)
+    reply = await late.ask(GET("/asked"))
+    assert (reply.body, reply.headers[b"connection"], trio.current_time()) == (b"/asked ", b"close", 0.2)
+    for peer in (mute, slow):
+        assert await peer.rest() == b""
+        assert trio.current_time() == 0.5
+
+
 async def test_a_stop_lets_a_request_finish(autojump_clock, nursery):
     peer = connect(nursery, Recorder())
     await peer.send(POST("/", b"body", "X-Seconds: 20")[:-2])

@@ -18,6 +18,7 @@ from http_peer import GET, POST, Peer, answer
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from gymserve.http.limits import DEFAULT_LIMITS
 from gymserve.http.serving import serve
 
 
@@ -306,6 +307,7 @@ async def test_idle_clients_do_not_hold_up_the_stop(server):
     never_used, used, half_a_head = [await server.peer() for _ in range(3)]
     assert (await used.ask(GET())).status == 200
     await half_a_head.send(GET()[:10])
+    await trio.sleep(DEFAULT_LIMITS.arrival_seconds)
     assert await server.stop() < 0.5
     for peer in (never_used, used, half_a_head):
         assert await peer.rest() == b""

@@ -1,0 +1,129 @@
+"""Prometheus metrics of one gymserve: counted from the telemetry, and read from the gateway when they are asked for."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gymserve.gateway import Gateway
+from gymserve.session import State
+from gymserve.telemetry import (
+    Called,
+    Ended,
+    Fact,
+    ReclaimedAlive,
+    SessionOpened,
+    SlotFreed,
+    Stepped,
+    Verified,
+)
+
+_MOST_LABELS = 50
+_OTHERS = "(others)"
+
+_CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_OPENING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
+_THINK_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 450, 600, 900, 1200, 1800, 3600)
+_OVERSHOOT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+
+class Metrics:
+    """Counts what the telemetry tells. Labels of clients are bounded: those beyond the first 50 count together."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._registry = CollectorRegistry()
+        self._labels: set[str] = set()
+        self._ended = self._counter("sessions_ended", "Sessions ended, by why", "ending", "label")
+        self._verified = self._counter(
+            "verifies", "Verifies answered, by what masked the result", "masked_kind", "label"
+        )
+        self._reclaimed_alive = self._counter(
+            "reclaimed_alive", "Sessions ended by their idle timeout whose client came back", "label"
+        )
+        self._opening = self._histogram("opening_seconds", "From a seed to its episode", _OPENING_SECONDS, "env")
+        self._reset = self._histogram("reset_seconds", "Resets", _CALL_SECONDS, "env")
+        self._step = self._histogram("step_seconds", "Steps in the environment", _CALL_SECONDS, "label")
+        self._think = self._histogram("think_seconds", "From an answer to the next request", _THINK_SECONDS, "label")
+        self._goodbye = self._histogram("goodbye_seconds", "Goodbyes, until the slot is free", _CALL_SECONDS, "env")
+        self._overshoot = self._histogram(
+            "reclaim_overshoot_seconds", "How late a deadline was acted on", _OVERSHOOT_SECONDS
+        )
+        self._registry.register(_Standing(gateway))
+        gateway.telemetry.listen(self._count)
+
+    def exposed(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"gymserve_{name}", help, labels, registry=self._registry)
+
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"gymserve_{name}", help, labels, registry=self._registry, buckets=buckets)
+
+    def _count(self, fact: Fact) -> None:
+        match fact:
+            case SessionOpened():
+                self._opening.labels(fact.env).observe(fact.waited_seconds + fact.reset_seconds)
+                self._reset.labels(fact.env).observe(fact.reset_seconds)
+            case Called():
+                self._think.labels(self._bounded(fact.label)).observe(fact.think_seconds)
+            case Stepped():
+                self._step.labels(self._bounded(fact.label)).observe(fact.step_seconds)
+            case Ended():
+                self._ended.labels(fact.ending, self._bounded(fact.label)).inc()
+                if fact.overshoot_seconds is not None:
+                    self._overshoot.observe(fact.overshoot_seconds)
+            case SlotFreed():
+                self._goodbye.labels(fact.env).observe(fact.goodbye_seconds)
+            case Verified():
+                self._verified.labels(fact.masked_kind or "", self._bounded(fact.label)).inc()
+            case ReclaimedAlive():
+                self._reclaimed_alive.labels(self._bounded(fact.label)).inc()
+
+    def _bounded(self, label: str | None) -> str:
+        if label is None:
+            return ""
+        if label not in self._labels:
+            if len(self._labels) >= _MOST_LABELS:
+                return _OTHERS
+            self._labels.add(label)
+        return label
+
+
+class _Standing:
+    """What is read, not counted: as things stand when somebody asks."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        gateway = self._gateway
+        states = GaugeMetricFamily("gymserve_sessions", "Sessions by state", labels=["state"])
+        counted = dict.fromkeys(State, 0)
+        for session in gateway.sessions():
+            counted[session.state] += 1
+        for state, count in counted.items():
+            states.add_metric([state.value], count)
+        yield states
+        readiness = gateway.readiness()
+        yield GaugeMetricFamily("gymserve_waiting", "Sessions in the line", readiness.waiting)
+        yield GaugeMetricFamily("gymserve_oldest_wait_seconds", "Of those in the line", readiness.oldest_wait_seconds)
+        if readiness.expected_wait_seconds is not None:
+            yield GaugeMetricFamily(
+                "gymserve_expected_wait_seconds", "For who came now", readiness.expected_wait_seconds
+            )
+        yield from self._servers()
+
+    def _servers(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily("gymserve_slots_held", "Slots held, by server", labels=["env"])
+        capacity = GaugeMetricFamily("gymserve_slots", "Slots there are for us, where it is known", labels=["env"])
+        for door in self._gateway.pool.doors:
+            held.add_metric([str(door.address)], door.gate.held)
+            if door.gate.capacity is not None:
+                capacity.add_metric([str(door.address)], door.gate.capacity)
+        yield held
+        yield capacity

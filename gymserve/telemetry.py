@@ -1,0 +1,120 @@
+"""What happens to sessions, as facts for whoever counts or shows them.
+
+A one-way feed: who tells a fact neither waits for those who hear it nor fails with them, and nothing that acts on
+sessions listens here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A session waits for a slot. ``session`` is the short id, here as in all facts."""
+
+    session: str
+    label: str | None
+    why: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A session has its episode. Seconds."""
+
+    session: str
+    label: str | None
+    env: str
+    waited_seconds: float
+    reset_seconds: float
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call is about to be sent, ``think_seconds`` after the answer to the one before."""
+
+    session: str
+    label: str | None
+    think_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The environment answered a step, or failed to."""
+
+    session: str
+    label: str | None
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session is over. ``ending`` is a word for why; ``overshoot_seconds``: how late an idle deadline was acted on,
+    None for other endings.
+    """
+
+    session: str
+    label: str | None
+    env: str | None
+    ending: str
+    reason: str
+    scored: bool
+    reward: float
+    steps: int
+    overshoot_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFreed:
+    """A session's slot was given back, its goodbye over."""
+
+    session: str
+    label: str | None
+    env: str
+    goodbye_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimedAlive:
+    """A client asked for a session that its idle timeout had ended; ``silent_seconds`` after it was last heard."""
+
+    session: str
+    label: str | None
+    silent_seconds: float
+    idle_timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A verify was answered; ``masked_kind`` where the result is masked."""
+
+    session: str | None
+    label: str | None
+    masked_kind: str | None
+    reward: float
+
+
+Fact = Waiting | SessionOpened | Called | Stepped | Ended | SlotFreed | ReclaimedAlive | Verified
+Listener = Callable[[Fact], None]
+
+
+class Telemetry:
+    """The feed. A listener must only take note, and must not wait."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def tell(self, fact: Fact) -> None:
+        for listener in self._listeners:
+            try:
+                listener(fact)
+            except Exception:  # what counts sessions must not end them
+                _log.exception("a listener of the telemetry failed")
