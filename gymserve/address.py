@@ -51,9 +51,9 @@ def parse_server(text: str) -> Server:
         case []:
             return Server(parse_address(address))
         case [limit] if (count := limit.removeprefix("slots=")) != limit:
-            if not (count.isascii() and count.isdigit() and 0 < int(count[:9])):
+            if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count)):
                 raise ValueError("slots must be a whole number, 1 or more")
-            return Server(parse_address(address), int(count[:9]))
+            return Server(parse_address(address), int(count))
     raise ValueError(f"after the address only slots=COUNT may stand; accepted: {ACCEPTED_SERVERS}")
 
 

@@ -194,11 +194,10 @@ class Door:
         if not (self.has_opened and is_refused(exc) and self._terms.restart_patience_seconds):
             return False
         now = trio.current_time()
-        last, self._refused_at = self._refused_at, now
-        if (
-            self._refusing_since is None or now > last + self._terms.restart_patience_seconds
-        ):  # else it is another restart
-            self._refusing_since = now
+        unasked_since = max(self._refused_at, self.gate.aside_until)
+        self._refused_at = now
+        if self._refusing_since is None or now > unasked_since + self._terms.restart_patience_seconds:
+            self._refusing_since = now  # where nobody asked for so long, it is another restart
             _log.warning(
                 "the environment server refuses, though it has opened episodes: it may be restarting",
                 env=str(self.address),

@@ -111,6 +111,11 @@ class Gate:
         return self._aside and self._hopeless_at >= moment
 
     @property
+    def aside_until(self) -> float:
+        """The end of its last pause, in Trio's time; infinitely long ago where it had none."""
+        return self._aside_until
+
+    @property
     def is_leaving(self) -> bool:
         """It gets no new sessions any more."""
         return self._leaving
@@ -163,6 +168,11 @@ class Gate:
     def is_slow(self) -> bool:
         """Whether it leaves a knock unanswered for long."""
         return self.prompt_knocks < self.knocks
+
+    @property
+    def answers(self) -> bool:
+        """Whether it opens episodes as things stand, or would with a slot given back."""
+        return not (self.is_aside or self.is_slow or (self._backoff_seconds > 0 and not self._said_full))
 
     @property
     def may_serve(self) -> bool:

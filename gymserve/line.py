@@ -284,10 +284,15 @@ class Line:
     def _gate_to_knock_at(self) -> Gate | None:
         if self.is_spent:
             return None
-        wanted = self._admissible()
-        if wanted <= self._prompt_knocks:
-            return None
-        gates = [gate for gate in self.gates if wanted > gate.knocks and gate.may_knock()]
+        wanted, at_best = self._admissible(), self._admissible_at_best()
+        prompt = self._prompt_knocks
+        gates = [
+            gate
+            for gate in self.gates
+            if (admitted := wanted if gate.answers else at_best) > prompt
+            and admitted > gate.knocks
+            and gate.may_knock()
+        ]
         return min(gates, key=lambda gate: gate.preference, default=None)
 
     def _give_up(self, ticket: Ticket) -> None:
@@ -345,7 +350,7 @@ class Line:
 
     def _alarm(self) -> float:
         """When to look again though nothing has happened."""
-        if self._admissible() == 0 or self.is_spent:
+        if self._admissible_at_best() == 0 or self.is_spent:
             return math.inf
         now = trio.current_time()
         serving = self._serving
@@ -374,14 +379,30 @@ class Line:
         """How many of the waiting may have a slot, if there is one."""
         return self.waiting if self._shares.are_equal else self._allotment().admitted(self._waiting_by_share())
 
+    def _admissible_at_best(self) -> float:
+        """The same if the servers that do not answer now did: they must be tried to be known."""
+        if self._shares.are_equal:
+            return self.waiting
+        allotment = Allotment(self._shares, self._held_by_share, self._free_at(self._serving))
+        return allotment.admitted(self._waiting_by_share())
+
     def _allotment(self) -> Allotment:
         return Allotment(self._shares, self._held_by_share, self._free)
 
     @property
     def _free(self) -> float:
         """Slots that nobody of ours holds; infinite where a server has not said how many it has."""
+        return self._free_at(self._answering)
+
+    @property
+    def _answering(self) -> list[Gate]:
+        """The servers that count: none does that opens no episodes now, unless it is so with all of them."""
+        serving = self._serving
+        return [gate for gate in serving if gate.answers] or serving
+
+    def _free_at(self, gates: Sequence[Gate]) -> float:
         free = 0
-        for gate in self._serving:
+        for gate in gates:
             if gate.capacity is None:
                 return math.inf
             free += gate.capacity - gate.let_in_already

@@ -61,6 +61,7 @@ class MemoryNetwork:
         self.fails_with: Exception | None = None
         self.connecting_seconds = 0.0
         self.connected_at: list[float] = []
+        self.refused_at: list[float] = []
         self._nursery = nursery
         self._lives: dict[EnvironmentAddress, list[trio.CancelScope]] = {}
         self._connect_timeout_seconds = connect_timeout_seconds
@@ -86,6 +87,7 @@ class MemoryNetwork:
         with trio.fail_after(self._connect_timeout_seconds):
             await trio.sleep(self.connecting_seconds)
         if self.refuses or address not in self.servers:
+            self.refused_at.append(round(trio.current_time(), 6))
             raise ConnectionRefusedError(111, "Connection refused")
         if self.fails_with is not None:
             raise self.fails_with

@@ -2,7 +2,14 @@
 
 import pytest
 
-from gymserve.address import ACCEPTED_FORMS, EnvironmentAddress, parse_address
+from gymserve.address import (
+    ACCEPTED_FORMS,
+    ACCEPTED_SERVERS,
+    EnvironmentAddress,
+    Server,
+    parse_address,
+    parse_server,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +84,35 @@ def test_what_is_made_of_it(text: str, netloc: str, url: str, websocket_path: st
     address = parse_address(text)
     assert (address.netloc, address.url, address.websocket_path) == (netloc, url, websocket_path)
     assert str(address) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("env:8200", Server(EnvironmentAddress("env", 8200))),
+        ("http://env slots=16", Server(EnvironmentAddress("env", 80), 16)),
+        ("  ws://env/ws   slots=007 ", Server(EnvironmentAddress("env", 80), 7)),
+    ],
+)
+def test_a_server_with_a_limit(text: str, server: Server) -> None:
+    assert parse_server(text) == server
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", f"it names no host; accepted: {ACCEPTED_FORMS}"),
+        ("http://env slots=0", "slots must be a whole number, 1 or more"),
+        ("http://env slots=-1", "slots must be a whole number, 1 or more"),
+        ("http://env slots=", "slots must be a whole number, 1 or more"),
+        ("http://env slots=²", "slots must be a whole number, 1 or more"),
+        ("http://env slots=1000000000", "slots must be a whole number, 1 or more"),
+        ("http://env 16", f"after the address only slots=COUNT may stand; accepted: {ACCEPTED_SERVERS}"),
+        ("http://env slots=1 slots=2", f"after the address only slots=COUNT may stand; accepted: {ACCEPTED_SERVERS}"),
+        ("ftp://env slots=1", f"scheme 'ftp' is not http, https, ws or wss; accepted: {ACCEPTED_FORMS}"),
+    ],
+)
+def test_a_server_that_is_none(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_server(text)
+    assert str(raised.value) == sentence

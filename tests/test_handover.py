@@ -105,10 +105,7 @@ async def test_kill_9_under_load_and_a_restart_cost_no_score_and_no_slot(tmp_pat
                 await until(partial(number_waiting, first.url, 4), within_seconds=PROCESS_SECONDS)
                 assert (await episodes(env.url))["active"] == 8
                 first.send(signal.SIGKILL)
-                seconds = await until(
-                    partial(slots_are_back, env.url), within_seconds=SLOTS_BACK_SECONDS + BUSY_MACHINE_SECONDS
-                )
-                assert seconds < SLOTS_BACK_SECONDS + BUSY_MACHINE_SECONDS
+                await until(partial(slots_are_back, env.url), within_seconds=SLOTS_BACK_SECONDS + BUSY_MACHINE_SECONDS)
         port = int(first.url.rpartition(":")[2])
         with following(env.url, journal, port=port) as second:
             assert second.url == first.url
@@ -335,7 +332,7 @@ async def test_signals_are_the_trainers_and_so_is_the_status(
         held.process.send_signal(number)
         assert await held.status() == status
         await until(partial(is_over, server.url, "signalled"), within_seconds=BUSY_MACHINE_SECONDS)
-    assert steered("close", server.url, "--label", "signalled", "--for", "0") == 0
+    assert await trio.to_thread.run_sync(steered, "close", server.url, "--label", "signalled", "--for", "0") == 0
 
 
 COUNTS = """

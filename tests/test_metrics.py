@@ -44,7 +44,9 @@ class Scrape:
 
     def all(self, name: str) -> Mapping[Labels, float]:
         """Those that are not 0."""
-        return {labels: value for (sample, labels), value in self._values.items() if sample == f"gymserve_{name}" and value}
+        return {
+            labels: value for (sample, labels), value in self._values.items() if sample == f"gymserve_{name}" and value
+        }
 
     def seen(self, name: str, **labels: str) -> tuple[float | None, float | None]:
         """How many a histogram has observed, and their sum."""
@@ -294,8 +296,7 @@ async def test_every_metric_has_a_help_text_and_a_unit_in_its_name(autojump_cloc
         timed = {name for name, family in families.items() if family.type == "histogram"}
         assert all(name.endswith("_seconds") for name in timed)
         assert timed == {
-            f"gymserve_{what}_seconds"
-            for what in ("opening", "reset", "step", "think", "goodbye", "reclaim_overshoot")
+            f"gymserve_{what}_seconds" for what in ("opening", "reset", "step", "think", "goodbye", "reclaim_overshoot")
         }
 
 

@@ -98,7 +98,10 @@ def states(stage: Stage) -> dict[str, str]:
 
 
 async def test_rollouts_are_spread_over_the_servers_and_the_listing_shows_it(autojump_clock):
-    async with stage_of(counting(4), counting(4), counting(4), slots=[None, 3]) as stage, trio.open_nursery() as nursery:
+    async with (
+        stage_of(counting(4), counting(4), counting(4), slots=[None, 3]) as stage,
+        trio.open_nursery() as nursery,
+    ):
         run = Run(stage, nursery)
         await run.start(*"12345")  # b's slots are known to be free
         assert [server for _, server, _ in run.opened] == ["b", "b", "b", "a", "c"]
@@ -264,6 +267,22 @@ async def test_a_server_that_does_not_come_back_is_set_aside_and_probed(autojump
         nursery.cancel_scope.cancel()
 
 
+async def test_an_outage_that_outlasts_the_restart_patience_is_one_outage(autojump_clock):
+    how = {"restart_patience_seconds": 10, "patience_seconds": 2000}
+    async with stage_of(counting(1), counting(1), **how) as stage, trio.open_nursery() as nursery:
+        run = Run(stage, nursery)
+        await run.start("1", stay_seconds=5)
+        await run.start("holder")
+        await trio.sleep_until(10)
+        stage.network.kill(A)
+        await run.start("2")
+        await trio.sleep_until(250)
+        # Backoffs to 2 s for as long as it may be restarting, and then the pauses of a hopeless one.
+        backoffs = [10, 10.05, 10.15, 10.35, 10.75, 11.55, 13.15, 15.15, 17.15, 19.15, 20]
+        assert stage.network.refused_at == [*backoffs, 21, 23, 27, 35, 51, 83, 143, 203]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     "hopeless", [ScriptedServer(upgrade=forbids), ScriptedServer(says_1008)], ids=["handshake", "reset"]
 )
@@ -362,7 +381,9 @@ async def test_a_drained_server_gets_nothing_new_and_is_gone_with_its_last_sessi
             assert [str(door.address) for door in pool.doors] == [str(A)]
             await trio.sleep_until(50)
             assert (run.opened[3:], run.masked) == ([("4", "a", 10)], [])
-            with pytest.raises(NoSuchServer, match="there is no environment server http://b:8000; there are http://env"):
+            with pytest.raises(
+                NoSuchServer, match="there is no environment server http://b:8000; there are http://env"
+            ):
                 pool.drain(B)
     assert [line["env"] for line in logs if line["event"] == "environment server left"] == [str(B)]
 

@@ -189,7 +189,8 @@ def test_every_fault_is_told() -> None:
 
 
 def test_the_configuration_examples_can_be_read() -> None:
-    [verifiers] = [tomllib.loads(block) for block in blocks("toml")]
+    pool, verifiers = [tomllib.loads(block) for block in blocks("toml")]
+    assert ServeSettings.model_validate(pool).env == ("http://a:8000 slots=16", "http://b:8000")
     assert verifiers["env"]["taskset"]["task"]["resources_url"] == "http://127.0.0.1:8100"
     running, declared = [yaml.safe_load(block) for block in blocks("yaml")]
     assert next(iter(running["grid"])) == "external"

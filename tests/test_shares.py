@@ -296,3 +296,19 @@ async def test_who_waits_below_a_max_hears_that_it_waits(autojump_clock):
     async with pool_of(FakeServer(9), shares=["train=max:1"]) as pool:
         await pool.come("1", "2", label="train")
         assert pool.told == [("2", 0)]
+
+
+async def test_slots_of_a_server_that_does_not_answer_are_no_part_of_a_reserve(autojump_clock):
+    alive, dead = FakeServer(4), FakeServer(4)
+    dead.refuses = True
+    async with pool_of(alive, dead, shares=["eval=reserve:4"], slots={"a": 4, "b": 4}) as pool:
+        await pool.come("1", "2", "3", label="train", stay_seconds=1000)
+        assert pool.seated == [("1", "a", 0)]  # the others wait: what is left is kept
+        await trio.sleep(20)
+        await pool.come("x", "y", "z", label="eval", stay_seconds=1000)
+        assert [seat for seat in pool.seated if seat[0] in "xyz"] == [(name, "a", 20) for name in "xyz"]
+        dead.refuses = False
+        await trio.sleep(60)
+        assert {name for name, server, _ in pool.seated if server == "b"} == {"2", "3"}
+        await pool.come("w", label="eval", stay_seconds=1000)
+        assert pool.seated[-1] == ("w", "b", 80)

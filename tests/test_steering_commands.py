@@ -3,10 +3,12 @@ in test_handover.py.
 """
 
 import json
+import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ import trio
 from gymserve.cli import run
 from gymserve.cli.commands import build_app
 from gymserve.cli.draining import drain
-from gymserve.cli.remote import Denied, Remote, Unreachable
+from gymserve.cli.holding import Hold
+from gymserve.cli.remote import Denied, Failed, Remote, Unreachable
 
 DURATION = "a duration such as 90s, 30m or 1h, at most 7d"
 HERE = "http://127.0.0.1:1"
@@ -87,7 +90,7 @@ def test_where_nobody_listens_it_is_told_in_one_line(capsys: pytest.CaptureFixtu
 
 def test_what_cannot_be_run_is_told_before_anything_is_held(capsys: pytest.CaptureFixture[str]) -> None:
     assert steered("hold HERE --label a -- no-such-program") == 127
-    assert capsys.readouterr().err == "gymserve: no-such-program: no such program\n"
+    assert capsys.readouterr().err == "gymserve: no-such-program: no such program, or one that cannot be executed\n"
 
 
 @contextmanager
@@ -215,9 +218,7 @@ async def test_a_drain_ends_with_gymserve(
 
 async def test_a_drain_tells_whom_it_has_cut_short(autojump_clock: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert await drain(Draining({0: listing(2), 60: GONE}, (60, {"cut_short": 2})), 60) == 0
-    assert capsys.readouterr().out == (
-        "2 sessions left\nit has exited; 2 sessions ended with it, as the wait was over\n"
-    )
+    assert capsys.readouterr().out == ("2 sessions left\nit has exited, and cut short 2 sessions\n")
 
 
 async def test_a_drain_that_does_not_end_is_told(autojump_clock: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,3 +235,103 @@ async def test_a_drain_that_is_refused_is_none(autojump_clock: Any) -> None:
     with pytest.raises(Denied, match="no token"):
         await drain(Draining({0: listing(3)}, (1.2, Denied("no token", 403, "forbidden"))), 60)
     assert trio.current_time() == pytest.approx(1.25)
+
+
+# A hold; its gymserve is scripted, its command a real process, for which the clock does not wait
+
+FORBIDDEN = Denied("no token", 403, "forbidden")
+CLOSED = Denied("the run was closed", 409, "label_closed")
+RUN = {"label": "a", "for_seconds": 60.0}
+
+
+class Holding(Remote):
+    """A gymserve that holds a run for so many seconds, and then again, or fails to."""
+
+    def __init__(self, *outcomes: float | Failed, closing: int | Failed = 2) -> None:
+        self._outcomes = list(outcomes)
+        self._closing = closing
+        self.asked: list[float] = []
+
+    @asynccontextmanager
+    async def lines(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[str]]:
+        assert (path, body) == ("/gymserve/hold", RUN)
+        self.asked.append(trio.current_time())
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Failed):
+            raise outcome
+        async with aclosing(self._held(outcome)) as lines:
+            yield lines
+
+    async def _held(self, seconds: float) -> AsyncGenerator[str, None]:
+        yield '{"held": "a"}'
+        until = trio.current_time() + seconds
+        while trio.current_time() < until:
+            await trio.sleep(min(15, until - trio.current_time()))
+            yield ""
+
+    async def post(self, path: str, body: Any, *, within_seconds: float | None = 10) -> Any:
+        assert (path, body) == ("/gymserve/close", RUN)
+        if isinstance(self._closing, Failed):
+            raise self._closing
+        return {"closed": self._closing}
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+@pytest.mark.parametrize(("script", "status"), [("true", 0), ("exit 3", 3), ("kill -9 $$", 137)])
+async def test_a_hold_has_the_status_of_its_command(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str], script: str, status: int
+) -> None:
+    assert await Hold(Holding(math.inf), "a", 60.0).around(shell(script)) == status
+    assert capsys.readouterr() == ("", "gymserve: closed a: 2 sessions ended, its seeds are refused for 60 s\n")
+
+
+async def test_a_file_that_is_no_program_is_told(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_text("garbage")
+    garbage.chmod(0o755)
+    assert await Hold(Holding(math.inf), "a", 60.0).around([str(garbage)]) == 126
+    assert f"{garbage}: cannot be started: Exec format error\n" in capsys.readouterr().err
+
+
+async def test_a_run_that_was_just_closed_is_waited_for(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote = Holding(CLOSED, CLOSED, CLOSED, math.inf)
+    assert await Hold(remote, "a", 60.0).around(shell("true")) == 0
+    assert remote.asked == [0, 1, 2, 3]
+    waits, closed = capsys.readouterr().err.splitlines()
+    assert waits == (
+        "gymserve: a is not held: the run was closed (gymserve close with --for 0 ends that); trying again every second"
+    )
+    assert closed.startswith("gymserve: closed a: ")
+
+
+@pytest.mark.parametrize("failure", [FORBIDDEN, GONE, SILENT])
+async def test_without_a_hold_nothing_is_run(autojump_clock: Any, tmp_path: Path, failure: Failed) -> None:
+    with pytest.raises(type(failure)):
+        await Hold(Holding(failure), "a", 60.0).around(shell(f"touch {tmp_path}/run"))
+    assert not (tmp_path / "run").exists()
+
+
+async def test_a_run_is_held_again_and_each_loss_told_once(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote = Holding(30, GONE, SILENT, GONE, 45, GONE, math.inf)
+    assert await Hold(remote, "a", 60.0).around(shell("sleep 1")) == 0
+    assert remote.asked == [0, 31, 32, 33, 34, 80, 81]
+    lost, again = "a is not held: gymserve stops; trying again every second", "a is held again"
+    assert [line.removeprefix("gymserve: ") for line in capsys.readouterr().err.splitlines()[:-1]] == [lost, again] * 2
+
+
+@pytest.mark.parametrize("failure", [GONE, FORBIDDEN])
+async def test_a_run_that_cannot_be_closed_changes_no_status(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str], failure: Failed
+) -> None:
+    remote = Holding(math.inf, closing=failure)
+    assert await Hold(remote, "a", 60.0).around(shell("exit 3")) == 3
+    assert capsys.readouterr().err == f"gymserve: a could not be closed: {failure}\n"

@@ -57,11 +57,7 @@ class Draining:
             warn(f"{self._remote.url} has not exited {_EXIT_SECONDS:g} s after the {wait_seconds:g} s of --wait{left}")
             return 1
         cut_short = self._answer.get("cut_short")
-        _say(
-            f"it has exited; {_sessions(cut_short)} ended with it, as the wait was over"
-            if cut_short
-            else "it has exited"
-        )
+        _say(f"it has exited, and cut short {_sessions(cut_short)}" if cut_short else "it has exited")
         return 0
 
     async def _ask(self, wait_seconds: float) -> None:

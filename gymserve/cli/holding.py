@@ -26,10 +26,10 @@ def run_hold(url: str, token: str | None, label: str, command: Sequence[str], *,
     """Run ``command`` while gymserve holds the run of that label for us, and close the run when it has ended.
 
     The status is the command's, 128 and the signal's number where one ended it; 127 or 126 where it could not be
-    started; 1 where there is no gymserve to hold the run, and the command was not started.
+    started; 1 where there is no gymserve to hold the run, and it was not started.
     """
     if shutil.which(command[0]) is None:  # before anything is held, as what was held is closed
-        warn(f"{printable(command[0])}: no such program")
+        warn(f"{printable(command[0])}: no such program, or one that cannot be executed")
         return _NOT_FOUND
 
     async def hold(remote: Remote) -> int:
@@ -69,12 +69,12 @@ class Hold:
             try:
                 async with self._remote.lines("/gymserve/hold", self._run) as lines:
                     with trio.fail_after(_FIRST_LINE_SECONDS):
-                        await anext(lines, None)
-                    if held_before:
+                        is_held = await anext(lines, None) is not None
+                    if is_held and held_before:
                         self._tell("held", f"{self._shown} is held again")
-                    else:
+                    elif is_held:
+                        self._told, held_before = "held", True
                         task_status.started()
-                    self._told, held_before = "held", True
                     await _to_the_end(lines)
                 self._tell_loss("gymserve stops")
             except Unreachable as exc:

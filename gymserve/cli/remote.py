@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -131,8 +132,9 @@ def steer(url: str, token: str | None, job: Callable[[Remote], Awaitable[int]]) 
 
 async def _with_remote(url: str, token: str | None, job: Callable[[Remote], Awaitable[int]]) -> int:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    is_tls = url.startswith("https:")  # else loading the certificates of the world would be most of the work
-    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, verify=is_tls) as client:
+    # The authorities that this machine trusts; without TLS, loading them would be most of the work.
+    verify = ssl.create_default_context() if url.startswith("https:") else False
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, verify=verify) as client:
         return await job(Remote(client, url))
 
 
