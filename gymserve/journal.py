@@ -95,6 +95,7 @@ class Journal:
         self._instances: dict[str, float] = {}
         self._stones: Memory[Tombstone] = Memory(kept_seconds=kept_seconds)
         self._unwritten = bytearray()
+        self._left: set[int] = set()  # files that others have taken the place of
         self._unsynced = trio.Event()
         self._trouble: str | None = None
         kept = [line for source in (self._old, path) for line in self._read(source)]
@@ -107,8 +108,9 @@ class Journal:
 
     def close(self) -> None:
         self._write()
-        self._sync([self._file])
-        os.close(self._file)
+        self._sync([self._file, *self._left])
+        for file in (self._file, *self._left):
+            os.close(file)
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -154,9 +156,23 @@ class Journal:
 
     def append(self, session_id: str, stone: Tombstone) -> None:
         """A session's score is final, or it ended."""
+        self._stay_in_place()
         if len(self._unwritten) < _MOST_UNWRITTEN_BYTES:
             self._unwritten += _line({"session": _hash(session_id), "stone": stone.fields()})
         self._write()
+
+    def _stay_in_place(self) -> None:
+        """A file that somebody removed or renamed is followed by a new one: a restart reads only what has the name."""
+        try:
+            if self._path.exists() and os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return
+            draft = self._draft([])
+            self._fresh.replace(self._path)
+        except OSError as exc:
+            return self._tell(exc)
+        _log.error("the journal was removed or replaced, and is begun anew; a restart would lose what it held")
+        self._left.add(self._file)
+        self._file = draft
 
     def _write(self) -> None:
         """All that is to be written; what there is no room for stays, and is tried again."""
@@ -176,10 +192,12 @@ class Journal:
             if self._unwritten:
                 self._write()
             before, self._file = self._file, self._turned_over()
-            files = {before, self._file}
-            await trio.to_thread.run_sync(self._sync, files)
-            for over in files - {self._file}:
+            self._left |= {before} - {self._file}
+            left = set(self._left)
+            await trio.to_thread.run_sync(self._sync, {self._file, *left})
+            for over in left:
                 os.close(over)
+            self._left -= left
 
     def _sync(self, files: Iterable[int]) -> None:
         try:

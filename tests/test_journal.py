@@ -318,6 +318,25 @@ async def test_a_full_disk_ends_no_session_and_loses_nothing_when_there_is_room_
         assert await result_after_a_restart(path, client) == told
 
 
+@pytest.mark.parametrize("becomes", ["removed", "renamed"])
+async def test_a_journal_that_is_taken_away_is_begun_anew(autojump_clock, path, becomes):
+    with capture_logs() as logs:
+        async with gymserve(path, FIRST) as stage:
+            before, after = stage.client(), stage.client()
+            await before.seed()
+            await before.verify()
+            path.unlink() if becomes == "removed" else path.rename(path.with_name("elsewhere"))
+            await after.seed()
+            await after.step(2)
+            scored = await after.verify()
+            await trio.sleep(1)
+        async with gymserve(path, SECOND) as stage:
+            assert (await returning(stage, after).verify()).body["reward"] == scored.body["reward"] == 0.2
+            assert (await returning(stage, before).verify()).body["failure_reason"] == RESTARTED
+    told = [line["event"] for line in logs if line["log_level"] == "error"]
+    assert told == ["the journal was removed or replaced, and is begun anew; a restart would lose what it held"]
+
+
 async def test_no_journal_grows_for_ever(autojump_clock, path):
     def append(journal: Journal, count: int, reward: float) -> None:
         long = Tombstone(Ending.LOST, "x" * 2**20, time.time(), Score(reward, False), False)

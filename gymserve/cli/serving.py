@@ -122,6 +122,8 @@ async def _journal(settings: ServeSettings, instance: str) -> AsyncIterator[Jour
     if settings.journal is None:
         yield None
         return
+    if not settings.secret:
+        _log.warning("--journal without GYMSERVE_SECRET: after a restart nobody's cookie is understood")
     async with open_journal(Path(settings.journal), instance, kept_seconds=settings.tombstone) as journal:
         yield journal
 
