@@ -145,6 +145,8 @@ class Client:
     async def send(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> None:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "Host: gymserve", f"Content-Length: {len(data)}"]
+        if body is not None and not isinstance(body, bytes):
+            lines.append("Content-Type: application/json")
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if self.cookies:
             lines.append("Cookie: " + "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
@@ -241,12 +243,16 @@ async def raise_the_curtain(
     instance: str = INSTANCE,
     journal: Journal | None = None,
     is_followed: bool = False,
+    longest_seconds: float = LONGEST_SECONDS,
     **terms: Any,
 ) -> AsyncIterator[Stage]:
-    """A stage before ``server``; ``terms`` are `Terms`' fields."""
+    """A stage before ``server``; ``terms`` are `Terms`' fields.
+
+    :param longest_seconds: infinite where threads work beside: virtual time does not wait for them.
+    """
     dialect = dialect or Dialect()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(drop_the_curtain)
+        nursery.start_soon(drop_the_curtain, longest_seconds)
         network = MemoryNetwork(nursery, server, connect_timeout_seconds=connect_timeout_seconds)
         kept = Terms(**terms)
         door_terms = DoorTerms(
@@ -288,7 +294,7 @@ async def raise_the_curtain(
         nursery.cancel_scope.cancel()
 
 
-async def drop_the_curtain() -> None:
+async def drop_the_curtain(longest_seconds: float) -> None:
     """A scenario that waits for what never comes fails, though keepalives go on for ever."""
-    await trio.sleep(LONGEST_SECONDS)
-    raise TimeoutError(f"the scenario has not ended within {LONGEST_SECONDS:g} s")
+    await trio.sleep(longest_seconds)
+    raise TimeoutError(f"the scenario has not ended within {longest_seconds:g} s")

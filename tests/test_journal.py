@@ -1,6 +1,7 @@
 """The journal: what a gymserve that follows another can tell of its sessions, and what becomes of a damaged file."""
 
 import json
+import math
 import os
 import resource
 import time
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 async def gymserve(path: Path, instance: str) -> AsyncIterator[Stage]:
     async with (
         open_journal(path, instance, kept_seconds=KEPT_SECONDS) as journal,
-        raise_the_curtain(EnvironmentServer(Counting), instance=instance, journal=journal) as stage,
+        raise_the_curtain(EnvironmentServer(Counting), instance=instance, journal=journal, longest_seconds=math.inf) as stage,
     ):
         yield stage
 
