@@ -1,7 +1,7 @@
 """Versions for the tests' environments, as constraints for pip on standard output.
 
-    versions.py lowest            the lowest of everything that pyproject.toml declares
-    versions.py pinned REPORT...  what pip finds now (``pip install --report``), on each Python from the oldest on
+versions.py lowest            the lowest of everything that pyproject.toml declares
+versions.py pinned REPORT...  what pip finds now (``pip install --report``), on each Python from the oldest on
 """
 
 import json

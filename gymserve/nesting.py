@@ -11,16 +11,16 @@ for _byte, _step in zip(b"[{]}", (1, 1, -1, -1), strict=True):
     _STEPS[_byte] = _step
 
 
-def is_too_deep(json: bytes | str) -> bool:
-    """Whether a JSON text has more than `MAX_DEPTH` arrays and objects within each other.
+def is_too_deep(json: bytes | str, *, levels: int = MAX_DEPTH) -> bool:
+    """Whether a JSON text has more than so many arrays and objects within each other.
 
     What is no JSON may count as either; nothing that is said to be shallow enough exhausts a reader's stack.
     """
     if isinstance(json, str):
-        if json.count("[") + json.count("{") <= MAX_DEPTH:
+        if json.count("[") + json.count("{") <= levels:
             return False
         json = json.encode("utf-8", "surrogatepass")
-    return json.count(b"[") + json.count(b"{") > MAX_DEPTH and _depth(json) > MAX_DEPTH
+    return json.count(b"[") + json.count(b"{") > levels and _depth(json) > levels
 
 
 def _depth(json: bytes) -> int:

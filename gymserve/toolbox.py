@@ -240,6 +240,22 @@ def _required(schema: Mapping[str, Any]) -> Sequence[Any]:
 
 def _function(name: str, description: Any, parameters: Any) -> Function:
     # Clients and the Responses API refuse parameters that are not an object's schema with properties, be it with none.
-    given = parameters if isinstance(parameters, dict) else {}
+    given = parameters if isinstance(parameters, dict) and _describes_an_object(parameters) else {}
     told = description.strip() if isinstance(description, str) else ""
     return Function(name, told, {**_NO_ARGUMENTS, **given, "type": "object"})
+
+
+def _describes_an_object(schema: Mapping[str, Any]) -> bool:
+    """Whether the words that clients look into are JSON Schema's (2020-12, Core section 8.1.1, 10.3.2.1; Validation
+    section 6.5.3): of one tool that is told otherwise a client may refuse the whole list.
+    """
+    properties, required = schema.get("properties"), schema.get("required")
+    return (
+        (properties is None or (isinstance(properties, dict) and all(map(_is_schema, properties.values()))))
+        and (required is None or (isinstance(required, list) and all(isinstance(name, str) for name in required)))
+        and isinstance(schema.get("$schema", ""), str)
+    )
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)

@@ -33,6 +33,11 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
+_SHOWN_CHARACTERS = 120  # of what a peer said
+
+# OpenEnv's server reads what Python's stack has room for, about a thousand levels, and answers with the input in it.
+_QUESTION_DEPTH = 500
+
 
 class WireError(Exception):
     """The peer said something that is not OpenEnv's protocol, or not its turn: the connection is of no more use."""
@@ -221,7 +226,7 @@ def decode_answer(text: str | bytes) -> Answer:
         case "error":
             return _refusal(data)
         case other:
-            raise WireError(f"an answer of unknown type {other!r}")
+            raise WireError(f"an answer of unknown type {repr(other)[:_SHOWN_CHARACTERS]}")
 
 
 def _observation(data: Mapping[str, Any], text: str | bytes) -> Observation:
@@ -294,11 +299,13 @@ def decode_question(text: str | bytes) -> Question:
 def _load_question(text: str | bytes) -> Mapping[str, Any]:
     if isinstance(text, bytes):
         raise BadQuestion(Refusal(SESSION_ERROR, "'text'"))  # OpenEnv reads only text frames and dies of the KeyError
+    if is_too_deep(text, levels=_QUESTION_DEPTH):
+        raise BadQuestion(Refusal(SESSION_ERROR, "maximum recursion depth exceeded"))
     try:
         message = json.loads(text)
     except json.JSONDecodeError as exc:
         raise BadQuestion(Refusal(INVALID_JSON, f"Invalid JSON: {exc}")) from exc
-    except (RecursionError, ValueError) as exc:  # too deep, or an integer of too many digits
+    except ValueError as exc:  # an integer of too many digits
         raise BadQuestion(Refusal(SESSION_ERROR, str(exc))) from exc
     if not isinstance(message, dict):
         raise BadQuestion(Refusal(SESSION_ERROR, f"{type(message).__name__!r} object has no attribute 'get'"))
@@ -448,4 +455,4 @@ def _load_object(text: str | bytes) -> dict[str, Any]:
 
 
 def _shorten(text: str | bytes) -> str:
-    return repr(text[:120]) + ("..." if len(text) > 120 else "")
+    return repr(text[:_SHOWN_CHARACTERS]) + ("..." if len(text) > _SHOWN_CHARACTERS else "")

@@ -34,7 +34,9 @@ def path(tmp_path: Path) -> Path:
 async def gymserve(path: Path, instance: str) -> AsyncIterator[Stage]:
     async with (
         open_journal(path, instance, kept_seconds=KEPT_SECONDS) as journal,
-        raise_the_curtain(EnvironmentServer(Counting), instance=instance, journal=journal, longest_seconds=math.inf) as stage,
+        raise_the_curtain(
+            EnvironmentServer(Counting), instance=instance, journal=journal, longest_seconds=math.inf
+        ) as stage,
     ):
         yield stage
 

@@ -229,7 +229,8 @@ async def test_an_abandoned_session_gives_its_slot_back_in_time(env: Server, str
 
 
 async def test_masked_as_error_changes_the_status_and_nothing_else(server: Server, strict: Server) -> None:
-    error, always = [await Rollout(each.url).verify(task="a") for each in (server, strict)]  # httpx is verifiers' client
+    # httpx is verifiers' client
+    error, always = [await Rollout(each.url).verify(task="a") for each in (server, strict)]
     row = {"responses_create_params": {}, "response": {}, "task": "a"}
     flag = await Rollout(server.url).post("verify", row, headers={"X-Gymserve-Masked": "flag"})
     assert (error.status_code, always.status_code, flag.status_code) == (503, 503, 200)

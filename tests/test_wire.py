@@ -126,6 +126,20 @@ def test_what_cannot_be_read_gets_openenvs_answer(text: str | bytes, code: str, 
     assert raised.value.ends_the_episode == (code == "SESSION_ERROR")
 
 
+@pytest.mark.parametrize(
+    "message",
+    ['{"type":%s}', '{"type":"reset","x":%s}', '{"type":"step","data":{"x":%s}}', '{"type":"mcp","data":{"id":%s}}'],
+)
+def test_a_question_of_any_depth_has_an_answer(message: str) -> None:
+    for depth in (130, 490, 510, *range(900, 1_000, 3), 2_490, 9_990, 100_000):
+        try:
+            decode_question(message % ("[" * depth + "]" * depth))
+        except BadQuestion as bad:
+            assert bad.ends_the_episode is (depth > 500)
+        else:
+            assert depth < 500
+
+
 @pytest.mark.parametrize("text", ["[" * 200_000, "1" * 5000])
 def test_what_python_cannot_read_ends_the_session(text: str) -> None:
     with pytest.raises(BadQuestion) as raised:
@@ -258,6 +272,7 @@ def test_an_answer_of_another_version_is_read(text: str, answer: Answer) -> None
         ('{"type":"state","data":[]}', 'an answer without data: \'{"type":"state","data":[]}\''),
         ('{"data":{}}', "an answer of unknown type None"),
         ('{"type":"reset","data":{}}', "an answer of unknown type 'reset'"),
+        (f'{{"type":"{"x" * 1000}","data":{{}}}}', f"an answer of unknown type '{'x' * 119}"),
         (
             '{"type":"observation","data":{"observation":[]}}',
             'an observation that is not an object: \'{"type":"observation","data":{"observation":[]}}\'',
@@ -325,6 +340,43 @@ def test_a_server_refuses_all_else_in_words(text: str | bytes) -> None:
         assert decode_answer(bad.answer.encode())
     else:
         assert decode_question(question.encode()) == question
+
+
+@given(
+    st.text()
+    | st.binary()
+    | values.map(json.dumps)
+    | objects.map(lambda data: json.dumps({"type": "observation", **data}))
+)
+def test_a_client_takes_all_else_for_nonsense(text: str | bytes) -> None:
+    try:
+        answer = decode_answer(text)
+    except WireError as error:
+        assert len(str(error)) < 1_000
+    else:
+        assert decode_answer(answer.encode()) == answer
+
+
+HEARD = (SEEN, PONG, StateAnswer({}), Refusal("SESSION_ERROR", ""), Refusal("EXECUTION_ERROR", ""))
+
+
+@given(
+    question=st.sampled_from([None, Reset(), Step("{}"), StateQuery(), PING, Close()]),
+    heard=st.lists(st.sampled_from([answer.encode() for answer in HEARD]) | st.text(), max_size=3),
+)
+def test_whatever_is_heard_no_two_answers_belong_to_one_question(question: Question | None, heard: list[str]) -> None:
+    conversation = Conversation()
+    if question is not None:
+        conversation.ask(question)
+    belonged = 0
+    for text in heard:
+        try:
+            answer = conversation.hear(text)
+        except WireError:
+            assert conversation.turn is Turn.LOST
+        else:
+            belonged += not (isinstance(answer, Refusal) and answer.ends_the_episode)
+    assert belonged <= (question is not None and not isinstance(question, Close))
 
 
 # -- whose turn it is ------------------------------------------------------------------------------------------------

@@ -35,7 +35,11 @@ class Access(enum.Enum):
     ACTING = "acts on sessions"
 
 
-_DECLARED = {"/": Access.OPEN, "/gymserve/health": Access.OPEN, "/gymserve/touch": Access.ROLLOUT}  # a client keeps its own
+_DECLARED = {
+    "/": Access.OPEN,
+    "/gymserve/health": Access.OPEN,
+    "/gymserve/touch": Access.ROLLOUT,
+}  # a client keeps its own
 
 
 def access_to(method: str, path: str) -> Access:

@@ -3,6 +3,7 @@
 Not to be imported where a program starts: the SDK takes a second or more, and 30 MiB.
 """
 
+import json
 import logging
 from typing import Any
 
@@ -75,5 +76,14 @@ def _structured(text: str) -> Any:
 
 def _tool(function: Function) -> types.Tool:
     return types.Tool(
-        name=function.name, description=function.description or None, input_schema=dict(function.parameters)
+        name=_in_utf8(function.name),
+        description=_in_utf8(function.description) or None,
+        input_schema=_in_utf8(dict(function.parameters)),
     )
+
+
+def _in_utf8(value: Any) -> Any:
+    """``value`` with a question mark for half of a surrogate pair, on which the SDK fails: one tool's would take all
+    tools with it.
+    """
+    return from_json(json.dumps(value, ensure_ascii=False).encode(errors="replace"))

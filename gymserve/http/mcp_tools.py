@@ -16,6 +16,7 @@ from gymserve.gateway import Gateway
 from gymserve.http.bodies import written
 from gymserve.http.tools import call_tool
 from gymserve.identity import TOKEN_HEADER, SessionToken
+from gymserve.nesting import MAX_DEPTH, is_too_deep
 from gymserve.session import Session
 from gymserve.toolbox import Function, Toolbox, observation_function
 
@@ -116,11 +117,20 @@ def _refused(tool: str, refusal: GymserveError) -> ToolResult:
 
 
 def _text(arguments: Mapping[str, Any]) -> str:
-    """:raises BadArguments: they are not JSON (RFC 8259), though Python can read them."""
+    """:raises BadArguments: they are not JSON (RFC 8259), though Python can read them, or nested deeper than a route
+    takes.
+    """
     try:
-        return json.dumps(arguments, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(arguments, separators=(",", ":"), allow_nan=False)
     except ValueError:
         sentence = "the arguments have a number that JSON cannot say: NaN, an infinity, or beyond a double's range"
         raise BadArguments.because("json_invalid", sentence) from None
     except RecursionError:
-        raise BadArguments.because("json_invalid", "the arguments are nested too deep") from None
+        raise _too_deep() from None
+    if is_too_deep(text):
+        raise _too_deep()
+    return text
+
+
+def _too_deep() -> BadArguments:
+    return BadArguments.because("json_invalid", f"the arguments are nested too deep, beyond {MAX_DEPTH} levels")
