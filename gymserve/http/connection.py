@@ -127,7 +127,8 @@ class Connection:
         try:
             with self._unless_stopping(self._limits.idle_seconds) as idle:
                 await incoming.begin(leftover)
-                idle.deadline = math.inf  # a head that has begun has a time of its own
+                # A head that has begun has a time of its own, but for a stop.
+                idle.deadline = self._asks_until if self._context.terminated.is_set() else math.inf
                 request = await incoming.head()
             if idle.cancelled_caught:
                 return False

@@ -84,7 +84,7 @@ async def test_a_late_connections_requests_are_told_apart_and_its_last(autojump_
     late = connect(nursery, app, crowd=crowd)
     assert (await late.ask(GET())).headers[b"connection"] == b"close"
     assert [is_late(scope) for scope in app.scopes] == [False, True]
-    assert app.scopes[1]["extensions"] == {LATE_EXTENSION: {}}
+    assert LATE_EXTENSION in app.scopes[1]["extensions"]
     assert await late.rest() == b""
     assert b"connection" not in (await early.reply()).headers
 
