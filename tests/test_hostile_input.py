@@ -288,7 +288,9 @@ def test_whatever_is_sent_to_mcp_is_answered_as_it_deserves(
             headers = {"Mcp-Protocol-Version": version, "Mcp-Method": "tools/call", "Mcp-Name": "step"}
             if named is not None:
                 headers[HEADER] = re.sub("[\x7f\x80-\xff]", "x", named).strip()
-            return {(await mcp.post(message, headers)).status for message in messages}
+            answered = {(await mcp.post(message, headers)).status for message in messages}
+            await wait_all_tasks_blocked()  # the SDK handles a notification after its answer
+            return answered
 
     assert run(statuses) <= {200, 202, 400, 404}
 
@@ -339,8 +341,18 @@ class RawServer:
     made of it, of which the connection ends at once.
     """
 
-    def __init__(self, cuts: Sequence[int] = (), spoil: Callable[[bytes], bytes] | None = None, after: int = 0) -> None:
-        """:param after: the number of writes that are as they should be; what is spoilt comes next."""
+    def __init__(
+        self,
+        cuts: Sequence[int] = (),
+        spoil: Callable[[bytes], bytes] | None = None,
+        after: int = 0,
+        *,
+        leaves: bool = True,
+    ) -> None:
+        """:param after: the number of writes that are as they should be; what is spoilt comes next.
+        :param leaves: without it the connection does not end after what was spoilt.
+        """
+        self._leaves = leaves
         self._cuts = sorted({at for at in cuts if at})
         self._spoil = spoil
         self._after = after
@@ -369,6 +381,8 @@ class RawServer:
                     continue
                 if self._spoil is not None and writes >= self._after:
                     await stream.send_all(self._spoil(answer))
+                    while not self._leaves and await stream.receive_some(65536):
+                        pass
                     return await stream.aclose()
                 for piece in cut(answer, [at - written for at in self._cuts if written < at < written + len(answer)]):
                     await stream.send_all(piece)
@@ -430,6 +444,13 @@ def test_no_split_of_an_environment_servers_bytes_changes_the_answers(cuts: list
 
 def test_each_byte_of_an_environment_servers_may_come_alone() -> None:
     assert run(partial(rollout, RawServer(range(10_000)))) == undisturbed()
+
+
+def test_an_observation_that_is_not_utf_8_loses_its_episode() -> None:
+    spoil = lambda data: data.replace(b" 0.5", b"\xff0.5")  # noqa: E731
+    answers = run(partial(rollout, RawServer(spoil=spoil, after=3, leaves=False)))
+    assert [status for status, _ in answers] == [200, 502, 410, 200]
+    assert answers[3][1]["failure_kind"] == "session_lost"
 
 
 @settings(SOME, max_examples=50)
@@ -568,6 +589,11 @@ def test_no_split_of_a_clients_frames_changes_what_an_environment_server_answers
         ["observation", "observation", "error", "state"],
     )
     assert messages[1]["data"]["observation"]["count"] == 2
+
+
+def test_an_upgrade_that_is_not_ascii_is_refused() -> None:
+    spoilt = client_bytes().replace(b"Connection: Upgrade", b"Connection: Upgr\xe4de")
+    assert run(partial(conversation, [spoilt])) == (b"HTTP/1.1 400 Bad Request", [])
 
 
 @settings(SOME, max_examples=60)

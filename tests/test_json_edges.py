@@ -95,7 +95,7 @@ class Mirror(ScriptedServer):
 
     async def _converse(self, websocket: WebSocketConnection) -> None:
         while True:
-            text = await websocket.get_message()
+            text = str(await websocket.get_message())
             if text.startswith('{"type":"step","data":'):
                 self.steps.append(text.removeprefix('{"type":"step","data":').removesuffix("}"))
                 await websocket.send_message(
@@ -187,7 +187,23 @@ async def told(client: Client) -> str:
     assert client.peer is not None
     reply = await client.peer.reply()
     assert reply.status == 200
-    return reply.body.decode("ascii")
+    return str(reply.body, "ascii")
+
+
+OBSERVED = '{"type":"observation","data":{"observation":{},"reward":1.0}}'
+
+
+@pytest.mark.parametrize("text", [f"\ufeff{OBSERVED}", f"{OBSERVED}x", OBSERVED * 2, OBSERVED[:-1], "", "null", "[]"])
+async def test_a_message_is_one_object(autojump_clock: Any, text: str) -> None:
+    async def script(message: dict[str, Any]) -> Any:
+        return text if message["type"] == "step" else await agreeable(message)
+
+    async with scene(ScriptedServer(script)) as play:
+        client, _ = await play.seeded()
+        assert (await client.step()).status == 502
+        verified = (await client.verify()).body
+        assert (verified["failure_kind"], verified["mask_sample"]) == ("session_lost", True)
+        assert "the server broke the protocol" in verified["failure_reason"]
 
 
 # -- whole bodies ----------------------------------------------------------------------------------------------------
@@ -214,21 +230,21 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", ["/step", "/verify", "/seed_session", "/reset"])
 @pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
-async def test_a_body_is_one_object_in_utf_8(autojump_clock: Any, path: str, body: bytes, status: int) -> None:
+async def test_a_body_is_one_object_in_utf_8(autojump_clock: Any, body: bytes, status: int) -> None:
     async with scene(Mirror()) as play:
-        client, _ = await play.seeded()
-        answer = await client.ask("POST", path, body)
-        assert answer.status == status
-        if status == 422:
-            assert answer.body["detail"][0]["type"] in ("json_invalid", "dict_type")
-            assert (await client.step()).status == 200, "the episode that there is goes on"
+        for path in ("/step", "/verify", "/seed_session", "/reset"):
+            client, _ = await play.seeded()
+            answer = await client.ask("POST", path, body)
+            assert answer.status == status
+            if status == 422:
+                assert answer.body["detail"][0]["type"] in ("json_invalid", "dict_type")
+                assert (await client.step()).status == 200, "the episode that there is goes on"
 
 
-@pytest.mark.parametrize("version", [LEGACY, MODERN])
 @pytest.mark.parametrize(("body", "status"), BODIES.values(), ids=BODIES)
-async def test_no_other_body_is_a_message_of_mcp(autojump_clock: Any, version: str, body: bytes, status: int) -> None:
-    async with scene(Mirror(), version) as play:
-        reply = await play.mcp().post(body, {"Mcp-Protocol-Version": version})
-        assert (reply.status, "error" in json.loads(reply.body)) == (400, True)
+async def test_no_other_body_is_a_message_of_mcp(autojump_clock: Any, body: bytes, status: int) -> None:
+    async with scene(Mirror()) as play:
+        for version in (LEGACY, MODERN):
+            reply = await play.mcp().post(body, {"Mcp-Protocol-Version": version})
+            assert (reply.status, "error" in json.loads(reply.body)) == (400, True)

@@ -67,6 +67,8 @@ class HttpConnection:
     def _begin(self, request: h11.Request) -> Head:
         self._method = request.method.decode("ascii")
         upgrades = b"websocket" in [value.lower() for name, value in request.headers if name == b"upgrade"]
+        if upgrades and not all(value.isascii() for name, value in request.headers if _is_of_upgrade(name)):
+            raise h11.RemoteProtocolError("a header of the upgrade is not ASCII", error_status_hint=400)
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         return Head(self._method, path, upgrades)
 
@@ -74,6 +76,11 @@ class HttpConnection:
         data = self._protocol.send(event)
         if data:
             await self._stream.send_all(data)
+
+
+def _is_of_upgrade(header: bytes) -> bool:
+    """Whether wsproto reads it, which has no answer to what is not ASCII there."""
+    return header in (b"host", b"connection", b"upgrade") or header.startswith(b"sec-websocket-")
 
 
 async def end_gently(stream: trio.abc.Stream) -> None:
