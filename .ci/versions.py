@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_BOUND = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?:>=|==|~=)\s*([^,;\s]+)")
+_BOUND = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?:>=|==|~=)\s*([^,;\s]+)[^;]*(;.*)?")
 
 
 def lowest(project_file: Path) -> Iterator[str]:
@@ -24,7 +24,7 @@ def lowest(project_file: Path) -> Iterator[str]:
         bound = _BOUND.match(line)
         if bound is None:
             raise SystemExit(f"{project_file}: {line!r} does not begin with its lowest version, as in 'name>=1.2,<2'")
-        yield f"{bound[1]}=={bound[2]}"
+        yield f"{bound[1]}=={bound[2]} {bound[3] or ''}".rstrip()
 
 
 def pinned(reports: Iterable[dict[str, Any]]) -> Iterator[str]:

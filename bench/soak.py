@@ -170,8 +170,8 @@ def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long the load lasts (1800)")
-    parser.add_argument("--clients", type=int, default=16, help="at a time (16)")
-    parser.add_argument("--slots", type=int, default=8, help="of the environment server (8)")
+    parser.add_argument("--clients", type=int, default=24, help="at a time (24)")
+    parser.add_argument("--slots", type=int, default=12, help="of the environment server (12)")
     parser.add_argument("--seed", type=int, default=0, help="of all choices (0)")
     parser.add_argument("--logs", type=Path, help="a new folder to leave the logs and samples in")
     parser.add_argument("--json", action="store_true", help="print JSON")

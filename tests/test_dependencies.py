@@ -46,22 +46,23 @@ def project() -> dict[str, Any]:
 
 
 def declared() -> list[Requirement]:
-    return [Requirement(line) for line in project()["dependencies"]]
+    return for_this_python(project()["dependencies"])
 
 
 def declared_for_the_tests() -> list[Requirement]:
-    return [Requirement(line) for line in project()["optional-dependencies"]["test"]]
+    return for_this_python(project()["optional-dependencies"]["test"])
+
+
+def for_this_python(lines: Iterable[str]) -> list[Requirement]:
+    requirements = map(Requirement, lines)
+    return [each for each in requirements if each.marker is None or each.marker.evaluate()]
 
 
 def pinned() -> dict[str, str]:
     """The versions that the tests run on with this Python."""
     lines = (ROOT / "tests" / "constraints.txt").read_text("utf-8").splitlines()
-    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {
-        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
-        for pin in pins
-        if pin.marker is None or pin.marker.evaluate()
-    }
+    pins = for_this_python(line for line in lines if not line.startswith("#"))
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 
 
 def with_their_own(requirements: Iterable[Requirement]) -> set[str]:
@@ -124,7 +125,7 @@ def test_the_walk_knows_extras_and_markers() -> None:
 def test_each_dependency_has_its_reason() -> None:
     [block] = re.findall(r"^dependencies = \[\n(.*?)^\]$", (ROOT / "pyproject.toml").read_text("utf-8"), re.M | re.S)
     lines = block.splitlines()
-    assert len(lines) == len(declared())
+    assert len(lines) == len(project()["dependencies"])
     assert [line for line in lines if not re.fullmatch(r'    "[^"]+", +# \S.+', line)] == []
 
 
