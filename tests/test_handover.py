@@ -409,7 +409,7 @@ def test_a_journal_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> No
     journal = tmp_path / "no" / "journal"
     done = subprocess.run(
         command("serve", "--journal", str(journal)),
-        env=environ(),
+        env=environ(GYMSERVE_SECRET="a secret of the tests"),
         capture_output=True,
         text=True,
         timeout=PROCESS_SECONDS,
