@@ -179,7 +179,7 @@ class Client:
         return self.call("step", **action)
 
     def verify(self, **row: Any) -> dict[str, Any]:
-        response = self.http.post("/verify", json=row)
+        response = self.http.post("/verify", json=row, headers={"X-Gymserve-Masked": "flag"})  # httpx gets 503 else
         assert response.status_code == 200, response.text
         body: dict[str, Any] = response.json()
         return body
