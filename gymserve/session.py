@@ -525,8 +525,11 @@ class Session:
         if self._deadline.outlived:
             self.end(Ending.OUTLIVED, f"the maximum lifetime of {self._terms.lifetime_seconds:g} s passed")
         else:
-            which = "the idle timeout's maximum" if self._terms.reclaims_when_wanted else "the idle timeout"
-            self.end(Ending.EXPIRED, f"no request for {self._deadline.silent_seconds:g} s, {which}")
+            if self._terms.reclaims_when_wanted:
+                seconds, which = self._terms.idle_timeout_max_seconds, "the idle timeout's maximum"
+            else:
+                seconds, which = self.idle_timeout_seconds, "the idle timeout"
+            self.end(Ending.EXPIRED, f"no request for {seconds:g} s, {which}")
 
     async def _say_goodbye(self, opened: Opened) -> None:
         stopping = self.tombstone is not None and self.tombstone.ending is Ending.SHUTDOWN
