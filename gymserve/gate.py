@@ -58,6 +58,7 @@ class Gate:
         self._slots: float = math.inf if slots is None else slots
         self._count: Counter[Stage] = Counter()
         self._knocked_at: deque[float] = deque()  # of the knocks under way; as good as in the order of their ends
+        self._took_seconds = 0.0  # the last knock that was answered
         self._backoff_seconds = 0.0
         self._closed_until = -math.inf
         self._refused_at = -math.inf
@@ -172,7 +173,13 @@ class Gate:
     @property
     def answers(self) -> bool:
         """Whether it opens episodes as things stand, or would with a slot given back."""
-        return not (self.is_aside or self.is_slow or (self._backoff_seconds > 0 and not self._said_full))
+        return not (self.is_aside or self._is_late or (self._backoff_seconds > 0 and not self._said_full))
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether a knock takes longer than the last answer lets one expect."""
+        usual_seconds = max(_PROMPT_SECONDS, 2 * self._took_seconds)
+        return self.knocks > 0 and self._knocked_at[0] + usual_seconds <= trio.current_time()
 
     @property
     def may_serve(self) -> bool:
@@ -240,6 +247,8 @@ class Gate:
         self._aside_until = trio.current_time() + self._pause_seconds
 
     def dismiss(self, episode: Episode, ticket: Ticket) -> None:
+        """Nobody has use for a connection: it has shown that the server opens episodes."""
+        self._backoff_seconds = 0.0
         self._dismiss(episode, ticket)
 
     # -- leaving ---------------------------------------------------------------------------------------------------
@@ -261,7 +270,7 @@ class Gate:
 
     def let_in(self, episode: Episode) -> None:
         """A knock was answered and there is room."""
-        self._ended()
+        self._answered()
         self._aside = False
         self._line.hand_over(episode, self)
 
@@ -276,7 +285,7 @@ class Gate:
 
     def knock_refused(self, exc: Exception, capacity: int | None) -> None:
         """There is no room. The server has ``capacity`` slots, None where it did not say."""
-        self._ended()
+        self._answered()
         self._aside = False
         self._line.knock_failed(exc, self)
         self.full_said(capacity)
@@ -307,6 +316,10 @@ class Gate:
     def knock_unanswered(self) -> None:
         """A handshake takes long."""
         self._line.knock_unanswered(self)
+
+    def _answered(self) -> None:
+        self._took_seconds = trio.current_time() - self._knocked_at[0]
+        self._ended()
 
     def _ended(self) -> None:
         self._knocked_at.popleft()

@@ -193,11 +193,12 @@ class Line:
 
     def hand_over(self, episode: Episode, gate: Gate) -> None:
         """A connection is there: for the one who is next, if there is one."""
-        ticket = None if gate.is_leaving else self._next()
+        ticket = None if gate.is_leaving else self._next(gate)
         if ticket is None:
             ticket = self.join(None)
             self._seat(ticket, gate, Stage.UNWANTED)
             gate.dismiss(episode, ticket)
+            self.knock_for_the_waiting()
             return
         self._queue_out(ticket)
         self._seat(ticket, gate, Stage.ANSWER)
@@ -227,7 +228,7 @@ class Line:
         """A knock ended in vain; whom it was for, who is next. None where it was for nobody, or at a server that is
         leaving.
         """
-        ticket = None if gate.is_leaving else self._next()
+        ticket = None if gate.is_leaving else self._next(gate)
         if ticket is not None:
             ticket.tries += 1
         return ticket
@@ -238,7 +239,7 @@ class Line:
         """
         if not self.is_hopeless:
             return False
-        ticket = self._next()
+        ticket = self._next(gate)
         return ticket is None or not gate.was_hopeless_since(ticket.since_seconds) or self._is_hopeless_for(ticket)
 
     def knock_unanswered(self, gate: Gate) -> None:
@@ -361,11 +362,11 @@ class Line:
 
     # -- shares ----------------------------------------------------------------------------------------------------
 
-    def _next(self) -> Ticket | None:
-        """The first of the label that holds the fewest for its weight; of several such labels, the one who came
-        first. None where nobody waits who may have a slot.
+    def _next(self, gate: Gate) -> Ticket | None:
+        """Whom a connection there is for: the first of the label that holds the fewest for its weight; of several such
+        labels, the one who came first. None where nobody waits who may have it.
         """
-        firsts = [queue[0] for queue in self._queues.values() if queue and self.may_take(queue[0].label)]
+        firsts = [queue[0] for queue in self._queues.values() if queue and self._may_take(queue[0].label, gate)]
         return min(firsts, key=self._precedence, default=None)
 
     def _precedence(self, ticket: Ticket) -> tuple[float, int]:
@@ -373,7 +374,11 @@ class Line:
 
     def may_take(self, label: str | None) -> bool:
         """Whether the labels' shares leave a slot for that one."""
-        return self._shares.are_equal or self._allotment().left_for(self._shares.of(label)) > 0
+        return self._may_take(label, None)
+
+    def _may_take(self, label: str | None, gate: Gate | None) -> bool:
+        """The same, with the slots of a server that has just answered, whatever was known of it before."""
+        return self._shares.are_equal or self._allotment(gate).left_for(self._shares.of(label)) > 0
 
     def _admissible(self) -> float:
         """How many of the waiting may have a slot, if there is one."""
@@ -386,19 +391,18 @@ class Line:
         allotment = Allotment(self._shares, self._held_by_share, self._free_at(self._serving))
         return allotment.admitted(self._waiting_by_share())
 
-    def _allotment(self) -> Allotment:
-        return Allotment(self._shares, self._held_by_share, self._free)
+    def _allotment(self, gate: Gate | None = None) -> Allotment:
+        return Allotment(self._shares, self._held_by_share, self._free_at(self._answering(gate)))
 
     @property
     def _free(self) -> float:
         """Slots that nobody of ours holds; infinite where a server has not said how many it has."""
-        return self._free_at(self._answering)
+        return self._free_at(self._answering())
 
-    @property
-    def _answering(self) -> list[Gate]:
-        """The servers that count: none does that opens no episodes now, unless it is so with all of them."""
+    def _answering(self, gate: Gate | None = None) -> list[Gate]:
+        """The servers that count: ``gate``, and those that open episodes now, or all where that is none."""
         serving = self._serving
-        return [gate for gate in serving if gate.answers] or serving
+        return [each for each in serving if each.answers or each is gate] or serving
 
     def _free_at(self, gates: Sequence[Gate]) -> float:
         free = 0

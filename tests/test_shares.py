@@ -312,3 +312,33 @@ async def test_slots_of_a_server_that_does_not_answer_are_no_part_of_a_reserve(a
         assert {name for name, server, _ in pool.seated if server == "b"} == {"2", "3"}
         await pool.come("w", label="eval", stay_seconds=1000)
         assert pool.seated[-1] == ("w", "b", 80)
+
+
+async def test_beside_a_reserve_a_connection_of_a_server_that_takes_long_to_answer_is_somebodys(autojump_clock):
+    prompt, slow = FakeServer(1), FakeServer(3)
+    slow.handshake_seconds = 12
+    async with pool_of(prompt, slow, shares=["eval=reserve:1"], slots={"a": 1, "b": 3}) as pool:
+        await pool.come("1", "2", "3", "4", label="train", stay_seconds=1000)
+        await trio.sleep(100)
+        assert sorted(pool.seated) == [("1", "a", 0), ("2", "b", 12), ("3", "b", 12)]
+        assert (slow.knocks, pool.dismissed) == ([0, 0], [])  # no third: that slot is kept
+        await pool.come("x", label="eval")
+        await trio.sleep(13)
+        assert pool.seated[-1] == ("x", "b", 112)
+
+
+async def test_a_server_that_takes_twice_as_long_as_it_did_is_no_part_of_a_reserve(autojump_clock):
+    steady, ailing = FakeServer(1), FakeServer(4)
+    ailing.handshake_seconds = 3
+    async with pool_of(steady, ailing, shares=["eval=reserve:2"], slots={"a": 1, "b": 4}) as pool:
+        await pool.come("1", "2", label="train")
+        await trio.sleep(20)
+        ailing.freeze()
+        await pool.come("3", label="train")
+        await trio.sleep(5.9)
+        assert (pool.seated, pool.line.may_take("train")) == ([("1", "a", 0), ("2", "b", 3)], True)
+        await trio.sleep(0.1)
+        assert not pool.line.may_take("train")
+        ailing.thaw()
+        await trio.sleep(4)
+        assert pool.seated[-1] == ("3", "b", 29)
