@@ -136,9 +136,6 @@ def test_the_configurations_are_whole_and_can_be_loaded_together(
 @pytest.mark.parametrize(
     ("origin", "line"),
     [
-        pytest.param(
-            {"url": "file:///home/a%20b", "dir_info": {"editable": True}}, "-e file:///home/a%20b", id="editable"
-        ),
         pytest.param({"url": "file:///home/x", "dir_info": {}}, "gymserve @ file:///home/x", id="directory"),
         pytest.param(
             {"url": "https://x.example/gymserve.whl", "archive_info": {"hashes": {"sha256": "0" * 64}}},
@@ -162,16 +159,15 @@ def test_the_configurations_are_whole_and_can_be_loaded_together(
 )
 def test_it_is_installed_again_from_where_it_was(origin: dict[str, Any], line: str) -> None:
     assert of_origin(origin) == line
-    if not line.startswith("-e "):
-        assert Requirement(line).name == "gymserve"
+    assert Requirement(line).name == "gymserve"
 
 
-def requirement_told(site: Path, root: Path = ROOT) -> str:
-    """What the gymserve in ``root`` says, whose installation, if there is one, is described in ``site``."""
+def requirement_told(site: Path, root: Path) -> str:
+    """What the gymserve in ``root`` says where ``site`` may describe an installation."""
     return subprocess.run(
         [sys.executable, "-c", "from gymserve.cli.requirement import requirement; print(requirement())"],
-        env=environ(PYTHONPATH=f"{site}{os.pathsep}{root}"),
-        cwd=site,
+        env=environ(PYTHONPATH=f"{root}{os.pathsep}{site}"),
+        cwd=root,
         check=True,
         capture_output=True,
         text=True,
@@ -179,12 +175,14 @@ def requirement_told(site: Path, root: Path = ROOT) -> str:
 
 
 def test_the_installation_tells_where_it_is_from(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "gymserve", tmp_path / "gymserve")
     installed = tmp_path / f"gymserve-{__version__}.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text(f"Metadata-Version: 2.4\nName: gymserve\nVersion: {__version__}\n")
-    assert requirement_told(tmp_path) == f"gymserve=={__version__}"
-    (installed / "direct_url.json").write_text(json.dumps({"url": "file:///x", "dir_info": {"editable": True}}))
-    assert requirement_told(tmp_path) == "-e file:///x"
+    assert requirement_told(tmp_path, tmp_path) == f"gymserve=={__version__}"
+    (installed / "direct_url.json").write_text(json.dumps({"url": "file:///x", "dir_info": {}}))
+    assert requirement_told(tmp_path, tmp_path) == "gymserve @ file:///x"
+    assert requirement_told(tmp_path, ROOT) == f"-e {ROOT.as_uri()}"  # though another is installed
 
 
 def test_without_an_installation_it_is_the_checkout(tmp_path: Path) -> None:

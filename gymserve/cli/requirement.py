@@ -13,18 +13,26 @@ def requirement() -> str:
     """A line of a ``requirements.txt``: the version, or where it was installed from (PEP 610), or the checkout that it
     runs from.
     """
-    try:
-        origin = metadata.distribution("gymserve").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
+    installation = _installation()
+    if installation is None:
         return _of_checkout()
+    origin = installation.read_text("direct_url.json")
     return f"gymserve=={gymserve.__version__}" if origin is None else of_origin(json.loads(origin))
+
+
+def _installation() -> metadata.Distribution | None:
+    """That of the package that runs. None for a checkout, also where another gymserve is installed beside it."""
+    try:
+        distribution = metadata.distribution("gymserve")
+    except metadata.PackageNotFoundError:
+        return None
+    installed = Path(str(distribution.locate_file("gymserve")))
+    return distribution if installed.resolve() == Path(gymserve.__file__).resolve().parent else None
 
 
 def of_origin(origin: Mapping[str, Any]) -> str:
     """The line for a ``direct_url.json``."""
     url = str(origin["url"])
-    if origin.get("dir_info", {}).get("editable"):
-        return f"-e {url}"
     if "vcs_info" in origin:
         url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
     if "subdirectory" in origin:
