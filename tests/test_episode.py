@@ -488,6 +488,26 @@ async def test_a_goodbye_ends_with_the_connection(autojump_clock, after_seconds)
         assert trio.current_time() == after_seconds
 
 
+async def test_a_ping_between_our_close_and_the_servers_delays_no_goodbye(autojump_clock):
+    """trio-websocket stops reading there."""
+
+    async def ping_and_close(stream: trio.abc.Stream) -> None:
+        async with trio.open_nursery() as nursery:
+            await (await wrap_server_stream(nursery, HeldOpen(stream))).accept()
+            nursery.cancel_scope.cancel()
+        await trio.sleep(2)
+        await stream.send_all(b"\x89\x00")
+        await trio.sleep(3)
+        await stream.send_all(b"\x88\x02\x03\xe8")  # CLOSE 1000
+        await stream.aclose()
+
+    async with playing(ping_and_close) as episode:
+        with trio.move_on_after(1):
+            await reset(episode)
+        assert await part(episode, timeout_seconds=10) == 4
+        assert trio.current_time() == 5
+
+
 async def test_leaving_without_a_goodbye_is_a_close_frame(autojump_clock):
     server = Server(only_listens)
     async with playing(server.serve) as episode:
