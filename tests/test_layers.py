@@ -14,6 +14,7 @@ ROWS = (
     {"metrics"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
     {"session", "deadline", "traffic"},
+    {"probing"},
     {"opening", "handovers", "pool", "door", "gate", "line", "ticket", "knocking", "verdict", "call"},
     {"episode", "websocket", "network", "descriptors", "partition"},
     {"telemetry"},

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from gymserve import __version__
 from gymserve.cli.config import rows, write_json, write_text, written
+from gymserve.cli.probing import add_probe
 from gymserve.cli.sources import (
     CONFIG_VARIABLE,
     Check,
@@ -146,6 +147,7 @@ def build_app(
     }
     for name, command in commands.items():
         app.command(command, name=name)
+    add_probe(app, lambda flags: gather(RowsSettings, flags, environ).settings)
     add_steering_commands(app, environ)
     return app
 

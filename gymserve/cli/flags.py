@@ -38,12 +38,15 @@ _NEEDED = {
     "URL": "the address of a running gymserve, such as http://127.0.0.1:8100",
     "ENV": "the address of an environment server, such as http://127.0.0.1:8000",
 }
-_STEERING = frozenset({"close", "hold", "drain", "pool"})
-_OF_STEERING = {
+_WITHOUT_SETTINGS = frozenset({"close", "hold", "drain", "pool", "probe"})
+_OF_THEIRS = {
     "--label": "the label of the run's sessions",
     "--for": "a duration such as 90s, 30m or 1h",
     "--wait": "a duration such as 90s, 30m or 1h",
     "--slots": "a whole number, 1 or more",
+    "--timeout": "a duration such as 90s, 30m or 1h",
+    "-n": "a whole number, 1 or more",
+    "--env-header": "NAME: VALUE",
 }
 
 # The argument is not repeated: it may be the rest of a header's value.
@@ -93,6 +96,6 @@ def _unexpected(error: UnusedCliTokensError) -> Refused:
 
 
 def _accepted(flag: str, command: Iterable[str] | None = ()) -> str:
-    if flag in _OF_STEERING and not _STEERING.isdisjoint(command or ()):
-        return _OF_STEERING[flag]
+    if flag in _OF_THEIRS and not _WITHOUT_SETTINGS.isdisjoint(command or ()):
+        return _OF_THEIRS[flag]
     return _ACCEPTED.get(flag, "the name of a file" if flag == "--config" else "true or false")

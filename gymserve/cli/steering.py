@@ -6,17 +6,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from gymserve.address import parse_address
+from gymserve.cli.arguments import count, environment_server, gymserve_url, seconds
 from gymserve.cli.refusals import Refused, printable, quoted
 from gymserve.cli.sources import from_variables
 from gymserve.settings import ServeSettings
 
 ADMIN_TOKEN_VARIABLE = "GYMSERVE_ADMIN_TOKEN"
 
-_LONGEST_SECONDS = 7 * 24 * 3600.0  # as the routes take it
 _LONGEST_LABEL = 200
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)", re.ASCII)
-_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _TOKEN_HELP = f"Where it asks for an admin token, the variable {ADMIN_TOKEN_VARIABLE} holds it."
 CLOSE_HELP = f"""End all sessions of a run on a running gymserve, those that wait too, and refuse its seeds for a while.
@@ -57,22 +54,22 @@ def add_steering_commands(app: App, environ: Mapping[str, str]) -> None:
     def close(url: _Url, /, *, label: _Label = None, for_: _For = "60s", json: _Json = False) -> int:
         from gymserve.cli.runs import run_close  # Trio and httpx: only for those who ask
 
-        where, token = _gymserve(url), _token(environ)
-        return run_close(where, token, _label(label), refused_seconds=_seconds("--for", for_), as_json=json)
+        where, token = gymserve_url(url), _token(environ)
+        return run_close(where, token, _label(label), refused_seconds=seconds("--for", for_), as_json=json)
 
     @app.command(help=HOLD_HELP)
     def hold(url: _Url, /, *command: _Command, label: _Label = None, for_: _For = "60s") -> int:
         from gymserve.cli.holding import run_hold
 
-        where, token = _gymserve(url), _token(environ)
+        where, token = gymserve_url(url), _token(environ)
         _check_command(command)
-        return run_hold(where, token, _label(label), command, refused_seconds=_seconds("--for", for_))
+        return run_hold(where, token, _label(label), command, refused_seconds=seconds("--for", for_))
 
     @app.command(help=DRAIN_HELP)
     def drain(url: _Url, /, *, wait: _Wait = "30m") -> int:
         from gymserve.cli.draining import run_drain
 
-        return run_drain(_gymserve(url), _token(environ), wait_seconds=_seconds("--wait", wait))
+        return run_drain(gymserve_url(url), _token(environ), wait_seconds=seconds("--wait", wait))
 
     app.command(_pool(environ))
 
@@ -84,38 +81,23 @@ def _pool(environ: Mapping[str, str]) -> App:
     def add(url: _Url, env: _Env, /, *, slots: _Slots = None, json: _Json = False) -> int:
         from gymserve.cli.pool import run_pool_add
 
-        where, server, limit = _gymserve(url), _environment_server(env), _slots(slots)
+        where, server = gymserve_url(url), str(environment_server(env))
+        limit = None if slots is None else count("--slots", slots)
         return run_pool_add(where, _token(environ), server, slots=limit, as_json=json)
 
     @pool.command(help="Open no new sessions on that environment server; it is gone when its last one ends.")
     def drain(url: _Url, env: _Env, /, *, json: _Json = False) -> int:
         from gymserve.cli.pool import run_pool_drain
 
-        return run_pool_drain(_gymserve(url), _token(environ), _environment_server(env), as_json=json)
+        return run_pool_drain(gymserve_url(url), _token(environ), str(environment_server(env)), as_json=json)
 
     @pool.command(name="list", help="Print the environment servers.")
     def show(url: _Url, /, *, json: _Json = False) -> int:
         from gymserve.cli.pool import run_pool_list
 
-        return run_pool_list(_gymserve(url), _token(environ), as_json=json)
+        return run_pool_list(gymserve_url(url), _token(environ), as_json=json)
 
     return pool
-
-
-def _gymserve(text: str) -> str:
-    try:
-        if text.startswith(("ws://", "wss://")):
-            raise ValueError
-        return parse_address(text).url
-    except ValueError:
-        raise Refused(f"URL: {quoted(text)} is not accepted: host:port or http(s)://host[:port][/prefix]") from None
-
-
-def _environment_server(text: str) -> str:
-    try:
-        return str(parse_address(text))
-    except ValueError as exc:
-        raise Refused(f"ENV: {quoted(text)} is not accepted: {printable(str(exc))}") from None
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
@@ -133,22 +115,6 @@ def _label(text: str | None) -> str:
     if not 0 < len(text) <= _LONGEST_LABEL:
         raise Refused(f"flag --label: {quoted(text)} is not accepted: 1 to {_LONGEST_LABEL} characters")
     return text
-
-
-def _seconds(flag: str, text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _UNIT_SECONDS[match[2]] if match else -1.0
-    if not 0 <= seconds <= _LONGEST_SECONDS:
-        raise Refused(f"flag {flag}: {quoted(text)} is not accepted: a duration such as 90s, 30m or 1h, at most 7d")
-    return seconds
-
-
-def _slots(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise Refused(f"flag --slots: {quoted(text)} is not accepted: a whole number, 1 or more")
-    return int(text)
 
 
 def _check_command(command: tuple[str, ...]) -> None:

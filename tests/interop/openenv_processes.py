@@ -40,7 +40,7 @@ class Server:
         self._announcement = re.compile(announcement)
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**_clean_environ(), **environ}
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**clean_environ(), **environ}
             )
         self.url = ""
 
@@ -79,7 +79,8 @@ class Server:
             self.process.wait()
 
 
-def _clean_environ() -> dict[str, str]:
+def clean_environ() -> dict[str, str]:
+    """Ours without settings of gymserve."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GYMSERVE_")}
 
 
