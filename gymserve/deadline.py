@@ -4,16 +4,18 @@ import math
 
 import trio
 
+from gymserve.alarms import Alarms
+
 
 class Deadline:
     """A session's deadline: infinite while calls are in flight, else the last end plus the idle timeout; never beyond
     the lifetime.
 
-    It moves a cancel scope's deadline; nobody walks round looking for stale sessions. Between `hold` and the next
-    `guard` nothing expires (the goodbye after ``done``).
+    It moves an alarm; nobody walks round looking for stale sessions. Between `hold` and the next `guard` nothing
+    expires (the goodbye after ``done``).
     """
 
-    def __init__(self, *, idle_seconds: float, latest_seconds: float, lifetime_seconds: float) -> None:
+    def __init__(self, alarms: Alarms, *, idle_seconds: float, latest_seconds: float, lifetime_seconds: float) -> None:
         """:param idle_seconds: after these a session is overdue.
         :param latest_seconds: after these it is over, if nobody has ended it before; the same where it is over as soon
         as it is overdue.
@@ -25,6 +27,7 @@ class Deadline:
         self._last = trio.current_time()
         self._in_flight = 0
         self._scope: trio.CancelScope | None = None
+        self._alarm = alarms.alarm(self._ring)
 
     @property
     def in_flight(self) -> int:
@@ -57,12 +60,24 @@ class Deadline:
         return trio.current_time() >= self._outlived_at
 
     def guard(self) -> trio.CancelScope:
-        """A scope to enter; it is cancelled when the deadline passes."""
-        self._scope = trio.CancelScope(deadline=self.at)
+        """A scope to enter; it is cancelled when the deadline has passed."""
+        self._scope = trio.CancelScope()
+        self._apply()
         return self._scope
+
+    def cut(self) -> None:
+        """Cancel the scope now; where many are, in its turn."""
+        if self._scope is not None:
+            self._alarm.hasten()
 
     def hold(self) -> None:
         self._scope = None
+        self._alarm.set(math.inf)
+
+    def stop(self) -> None:
+        """The session is over: nothing expires any more."""
+        self._scope = None
+        self._alarm.stop()
 
     def touch(self) -> None:
         """A request named the session."""
@@ -81,4 +96,8 @@ class Deadline:
 
     def _apply(self) -> None:
         if self._scope is not None:
-            self._scope.deadline = self.at
+            self._alarm.set(self.at)
+
+    def _ring(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()

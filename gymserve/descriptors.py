@@ -1,8 +1,9 @@
 """The file descriptors of this process, of which every connection takes one: how many there may be, and whose they are.
 
-Clients have half of them and episodes three eighths, so that neither keeps the others waiting for ever: a client that
-seeds needs an episode, and an episode needs clients that call it. The rest is for those who come while there are too
-many clients, and are served all the same, and for names that are looked up.
+Clients have half of them, or fewer if they are told so, and episodes the rest but an eighth, so that neither keeps
+the others waiting for ever: a client that seeds needs an episode, and an episode needs clients that call it. The
+eighth is for those who come while there are too many clients, and are served all the same, and for names that are
+looked up.
 """
 
 import errno
@@ -32,11 +33,13 @@ class Descriptors:
     last.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        """:param limit: None: this process's."""
+    def __init__(self, limit: int | None = None, *, max_clients: int | None = None) -> None:
+        """:param limit: None: this process's.
+        :param max_clients: what they leave of their half is for episodes.
+        """
         self.limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-        self.clients = self.limit // 2
-        self.episodes = self.limit * 3 // 8
+        self.clients = min(self.limit // 2, max_clients or self.limit)
+        self.episodes = self.limit * 7 // 8 - self.clients
         self.last_begin = self.limit - min(_LAST, self.limit // 16)
 
     @property

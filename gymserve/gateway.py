@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 import trio
 
+from gymserve.alarms import Alarms
 from gymserve.errors import (
     GymserveError,
     LineFull,
@@ -68,17 +69,20 @@ async def open_gateway(
             telemetry = telemetry or Telemetry()
             past = Past(instance or new_instance(), telemetry, kept_seconds=tombstone_seconds, journal=journal)
             names = Names(kept_seconds=tombstone_seconds)
+            alarms = Alarms()
             gateway = Gateway(
                 nursery,
                 opener,
                 terms,
                 past,
                 names,
+                alarms,
                 telemetry,
                 failure_class=failure_class,
                 max_sessions=max_sessions,
                 max_waiting=max_waiting,
             )
+            helpers.start_soon(alarms.run)
             if terms.reclaims_when_wanted:
                 helpers.start_soon(Reclaiming(opener.line, gateway.all_sessions).run)
             if journal is not None:
@@ -101,6 +105,7 @@ class Gateway:
         terms: Terms,
         past: Past,
         names: Names,
+        alarms: Alarms,
         telemetry: Telemetry,
         *,
         failure_class: str | None,
@@ -112,6 +117,7 @@ class Gateway:
         self._terms = terms
         self._past = past
         self._names = names
+        self._alarms = alarms
         self.telemetry = telemetry
         self._failure_class = failure_class
         self._max_sessions = max_sessions
@@ -195,6 +201,7 @@ class Gateway:
             seed,
             self._opener,
             self._terms,
+            alarms=self._alarms,
             traffic=self._traffic,
             telemetry=self.telemetry,
             on_done=self._on_done,

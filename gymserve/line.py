@@ -147,6 +147,7 @@ class Line:
 
     def opened(self, ticket: Ticket) -> None:
         """The episode is open: the server has room and answers."""
+        ticket.stop_waiting()
         self._move(ticket, Stage.OPEN)
         _gate(ticket).opened()
         self.knock_for_the_waiting()
@@ -176,6 +177,7 @@ class Line:
             self._queue_out(ticket)
         elif ticket.stage in (Stage.OPEN, Stage.UNWANTED):
             _gate(ticket).slot_is_free()
+        ticket.stop_waiting()
         self._move(ticket, Stage.OUTSIDE)
         self.knock_for_the_waiting()
 
@@ -256,7 +258,8 @@ class Line:
         self._changed.set()
         if self.waiting:
             knocks = self._knocks
-            self._tell([ticket for ticket in self._untold if self._rank(ticket) > knocks])
+            if self.waiting > knocks:  # else there is one under way for each, whatever their ranks
+                self._tell([ticket for ticket in self._untold if self._rank(ticket) > knocks])
             self.on_want()
 
     # -- between them ----------------------------------------------------------------------------------------------

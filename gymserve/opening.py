@@ -63,6 +63,10 @@ class Progress:
             self.waits = True
             self.on_wait(why, place)
 
+    def stop_telling(self) -> None:
+        """Nobody watches any more: who did is not held on to."""
+        self.on_wait, self.on_turn = _nobody_watches, _nobody_counts
+
     def turn(self, *, in_line: bool) -> None:
         self.in_line, self.asked = in_line, None
         self.on_turn(in_line)

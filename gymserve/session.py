@@ -24,6 +24,8 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
+from gymserve.agenda import Agenda
+from gymserve.alarms import Alarms
 from gymserve.call import Call, Reply, Verify
 from gymserve.deadline import Deadline
 from gymserve.episode import AnswerTimedOut, EpisodeError, EpisodeLost, Refused
@@ -108,6 +110,7 @@ class Session:
         opener: Opener,
         terms: Terms,
         *,
+        alarms: Alarms,
         traffic: Traffic,
         telemetry: Telemetry,
         on_done: Callable[["Session"], None],
@@ -129,6 +132,7 @@ class Session:
             max(terms.idle_timeout_max_seconds, terms.idle_timeout_seconds),
         )
         self._reset_kwargs = seed.reset_kwargs
+        self._alarms = alarms
         self._traffic = traffic
         self._telemetry = telemetry
         self._on_done = on_done
@@ -137,7 +141,8 @@ class Session:
         self._scope = trio.CancelScope()
         self._deadline: Deadline | None = None
         self._toolbox: Toolbox | None = None
-        self._inbox_in, self._inbox = trio.open_memory_channel[Call | Verify](math.inf)
+        self._agenda = Agenda()
+        self._keepalive = alarms.alarm(self._agenda.wake)
         self._rewards = Rewards(terms.reward_rule)
         self._spent = Spent()
         self._steps = 0
@@ -145,7 +150,11 @@ class Session:
         self._place: Place | None = None
         self._started = trio.current_time()
         self._thinking_since = self._started
-        self._log = _log.bind(session=short(session_id), **({"label": seed.label} if seed.label else {}))
+
+    @property
+    def _log(self) -> Any:
+        """Made when there is something to say: a session has little of that, and there may be ten thousand."""
+        return _log.bind(session=short(self.id), **({"label": self.label} if self.label else {}))
 
     # -- for requests ----------------------------------------------------------------------------------------------
 
@@ -269,7 +278,7 @@ class Session:
         refusal = gone(self.tombstone)
         self._ready.fail(ShuttingDown() if ending is Ending.SHUTDOWN else refusal)
         self._refuse_the_waiting(refusal)
-        self._scope.cancel()
+        self._cut_short()
         self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
         self._on_end(self)
         self._telemetry.tell(
@@ -286,6 +295,15 @@ class Session:
             )
         )
 
+    def _cut_short(self) -> None:
+        """Have the task go on to the goodbye: at once where somebody waits for it, else in its turn, as a whole run may
+        end at one instant.
+        """
+        if self._deadline is None or self._deadline.in_flight:
+            self._scope.cancel()
+        else:
+            self._deadline.cut()
+
     def _overshoot_seconds(self, ending: Ending) -> float | None:
         if self._deadline is None or ending not in (Ending.EXPIRED, Ending.OUTLIVED):
             return None
@@ -299,7 +317,7 @@ class Session:
             self._telemetry.tell(Called(short(self.id), self.label, thinking))
         self._deadline.begin()
         self._traffic.begin()
-        self._inbox_in.send_nowait(item)
+        self._agenda.add(item)
 
     def _settle(self) -> None:
         """An accepted item has been answered, refused or dropped."""
@@ -309,12 +327,8 @@ class Session:
         self._thinking_since = trio.current_time()
 
     def _refuse_the_waiting(self, error: GymserveError) -> None:
-        """Answer what still waits in the inbox; after ``done`` a verify gets what it asks for."""
-        while True:
-            try:
-                item = self._inbox.receive_nowait()
-            except trio.WouldBlock:
-                return
+        """Answer what has not been taken up; after ``done`` a verify gets what it asks for."""
+        for item in self._agenda.clear():
             self._settle()
             if isinstance(item, Call) or self.tombstone is not None:
                 item.fail(error)
@@ -334,6 +348,9 @@ class Session:
             self.end(Ending.LOST, "gymserve failed")
         finally:
             self.end(Ending.SHUTDOWN, _SHUT_DOWN)  # only a cancelled gateway leaves it to this line
+            self._keepalive.stop()
+            if self._deadline is not None:
+                self._deadline.stop()
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -362,6 +379,9 @@ class Session:
             self._ready.fail(exc)
             self._log.warning("session not opened", error=exc.kind, reason=str(exc), tries=self.progress.tries)
             self.end(Ending.NEVER_OPENED, str(exc))
+        finally:
+            self.progress.stop_telling()
+            self._reset_kwargs = {}  # a row can be large, and the session may last for hours
         return opened
 
     async def _answer_calls_until_the_end(self, opened: Opened) -> None:
@@ -388,6 +408,7 @@ class Session:
         self._spent.waiting = now - self._started - opened.seconds_resetting
         idle, cap = self.idle_timeout_seconds, self._terms.idle_timeout_max_seconds
         self._deadline = Deadline(
+            self._alarms,
             idle_seconds=idle,
             latest_seconds=max(idle, cap) if self._terms.reclaims_when_wanted else idle,
             lifetime_seconds=self._terms.lifetime_seconds,
@@ -416,9 +437,15 @@ class Session:
             self._on_lost(opened.episode.lost)
 
     async def _next_item(self, opened: Opened) -> Call | Verify:
+        assert self._deadline is not None
         while True:
-            with trio.move_on_after(self._terms.keepalive_seconds):
-                return await self._inbox.receive()
+            self._keepalive.set(trio.current_time() + self._terms.keepalive_seconds)
+            item = await self._agenda.next()
+            self._keepalive.set(math.inf)
+            if item is not None:
+                return item
+            if self.tombstone is not None or self._deadline.passed:
+                continue  # the end has come in the same moment, and a ping would stand in the way of its goodbye
             try:
                 await opened.episode.stay_alive(timeout_seconds=self._terms.step_timeout_seconds)
             except EpisodeError as exc:

@@ -41,3 +41,12 @@ class Ticket:
         self.tries = 0
         self.gate: Gate | None = None
         self.connection: Reply[Episode] = Reply()
+
+    def stop_waiting(self) -> None:
+        """Let go of what it needed in the line: all of that leads back to it, and would outlive it."""
+        self.on_wait = _nobody_to_tell
+        self.connection = Reply()
+
+
+def _nobody_to_tell() -> None:
+    """Of a ticket that does not wait."""

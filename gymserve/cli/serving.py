@@ -1,6 +1,5 @@
 """``gymserve serve``: the gateway between HTTP and an environment server."""
 
-import gc
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from gymserve.cli.entrance import Entrance, read_entrance, tell_of_risk
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
 from gymserve.cli.process import EndingSignal, ending_signal, first_of, http_url, tell, tell_listening, tell_not_bound
+from gymserve.collecting import collect_in_quiet, spare_last_collection, tame_collector
 from gymserve.descriptors import Descriptors, raise_limit
 from gymserve.door import DoorTerms
 from gymserve.gateway import Gateway, open_gateway
@@ -32,7 +32,7 @@ from gymserve.http.serving import is_socket_inherited, serve
 from gymserve.identity import SessionCookie, SessionToken, new_instance, new_secret
 from gymserve.journal import Journal, JournalFailed, open_journal
 from gymserve.metrics import Metrics
-from gymserve.network import TcpNetwork
+from gymserve.network import Network, TcpNetwork
 from gymserve.opening import Opener
 from gymserve.pool import Pool, open_pool
 from gymserve.resets import ResetRules, parse_failed_observation
@@ -66,7 +66,7 @@ def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> i
     configure_logging(settings.log_format)
     _tell_of_few_descriptors(Descriptors(raise_limit()), settings.max_connections)
     status = trio.run(_run, settings, read_entrance(settings), until)
-    gc.freeze()  # else the interpreter's last collection walks all that the kernel frees anyway: a good part of a stop
+    spare_last_collection()
     return status
 
 
@@ -77,6 +77,7 @@ async def _run(settings: ServeSettings, entrance: Entrance, until: Until) -> int
             async with trio.open_nursery() as nursery:
                 servers = await _servers(settings, nursery)
                 async with compose_gateway(settings, servers) as gateway:
+                    nursery.start_soon(collect_in_quiet, lambda: not gateway.all_sessions())
                     status = await _serve_until(partial(until, signal), settings, entrance, gateway)
                 nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
         except* JournalFailed as group:
@@ -94,13 +95,21 @@ async def _servers(settings: ServeSettings, nursery: trio.Nursery) -> list[Serve
 
 
 @asynccontextmanager
-async def compose_gateway(settings: ServeSettings, servers: Iterable[Server]) -> AsyncIterator[Gateway]:
-    """The gateway that ``settings`` describe, before those environment servers."""
+async def compose_gateway(
+    settings: ServeSettings, servers: Iterable[Server], network: Network | None = None
+) -> AsyncIterator[Gateway]:
+    """The gateway that ``settings`` describe, before those environment servers.
+
+    :param network: None for sockets.
+    """
     instance = new_instance()
-    network = TcpNetwork(connect_timeout_seconds=settings.connect_timeout, partition_seconds=settings.partition_timeout)
+    network = network or TcpNetwork(
+        connect_timeout_seconds=settings.connect_timeout, partition_seconds=settings.partition_timeout
+    )
     shares = Shares(parse_share(text) for text in settings.label)
+    descriptors = Descriptors(max_clients=settings.max_connections)
     async with _journal(settings, instance) as journal:
-        async with open_pool(network, _door_terms(settings), shares, max_held=Descriptors().episodes) as pool:
+        async with open_pool(network, _door_terms(settings), shares, max_held=descriptors.episodes) as pool:
             for server in servers:
                 pool.add(server.address, slots=server.slots)
             async with open_gateway(
@@ -171,6 +180,7 @@ async def _serve_until(
             tell_not_bound(http_url(settings.host, settings.port, scheme=entrance.scheme), exc)
             return 1
         tell_of_risk(urls[0], entrance)
+        tame_collector()
         _tell_of_masks(settings)
         tell_listening(urls[0])
     return 0
