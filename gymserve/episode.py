@@ -45,6 +45,10 @@ class EpisodeLost(EpisodeError):
         super().__init__(sentence)
         self.close_code = close_code
 
+    def again(self) -> "EpisodeLost":
+        """The same, to raise: a traceback would hold whoever asked for as long as this is remembered."""
+        return EpisodeLost(str(self), self.close_code)
+
 
 class Episode:
     """A client's side of one episode. One task holds the connection (`connect`), one reads all the time, so that a drop
@@ -71,8 +75,8 @@ class Episode:
         self._asking = False
         self._questions = 0
         self._ended = trio.Event()
-        self._closing = trio.CancelScope()
         self._left: trio.Event | None = None  # while a close handshake of ours is under way
+        self._closing = trio.CancelScope()
         self.lost: EpisodeLost | None = None
         self.on_lost: Callable[[EpisodeLost], None] = _nobody_to_tell
 
@@ -86,34 +90,34 @@ class Episode:
         :raises trio.TooSlowError: before ``started``: no TCP connection in time.
         :raises HandshakeFailed: before ``started``: no WebSocket there.
         """
+        failure: Exception | None = None
         with self._scope:
             stream = await self._network.open_stream(self._address)
             try:
-                await self._hold_open(stream, task_status)
+                try:
+                    async with trio.open_nursery() as nursery:  # trio-websocket's own reader lives here
+                        self._websocket = await open_websocket(
+                            nursery, stream, self._address, self._headers, max_message_bytes=self._max_message_bytes
+                        )
+                        task_status.started()
+                        del task_status  # it holds the task that waited for it
+                        await trio.sleep_forever()
+                except* Exception as group:  # the firewall of this connection
+                    failure = _first(group)
+                if failure is not None:
+                    await self._fail(failure, stream)
             finally:
                 self._ended.set()
                 self._closing.cancel()  # trio-websocket would wait for a reader that is no more
                 await trio.aclose_forcefully(stream)
 
-    async def _hold_open(self, stream: trio.abc.Stream, task_status: trio.TaskStatus[None]) -> None:
-        failure: Exception | None = None
-        try:
-            async with trio.open_nursery() as nursery:  # trio-websocket's own reader lives here
-                self._websocket = await open_websocket(
-                    nursery, stream, self._address, self._headers, max_message_bytes=self._max_message_bytes
-                )
-                task_status.started()
-                await trio.sleep_forever()
-        except* Exception as group:  # the firewall of this connection
-            failure = _first(group)
-        if failure is None:
-            return
+    async def _fail(self, failure: Exception, stream: trio.abc.Stream) -> None:
         if self._websocket is None:
             raise handshake_failure(failure)
-        if self._left is not None:
-            # trio-websocket's reader fails at a ping between our CLOSE and the server's: the slot is still held.
-            return await _end_of(stream)
-        self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
+        if self._left is None:
+            return self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
+        # trio-websocket's reader fails at a ping between our CLOSE and the server's: the slot is still held.
+        await _end_of(stream)
 
     async def prove(self) -> None:
         """Learn whether the server has room for this connection; before `read`.
@@ -139,19 +143,25 @@ class Episode:
 
     async def read(self) -> None:
         """Hear what the server says until the connection ends, then drop it. A task of the session's nursery."""
+        try:
+            lost = await self._read()
+            if self._left is None:
+                self._lose(lost)
+            else:
+                await self._left.wait()  # our own aclose() ends get_message at once: the handshake has yet to end
+        finally:
+            self.drop()
+
+    async def _read(self) -> EpisodeLost:
+        """Hear what the server says until the connection is of no more use; why."""
         assert self._websocket is not None, "the connection is not open"
         try:
             while True:
                 self._hear(await self._websocket.get_message())
         except trio_websocket.ConnectionClosed as exc:
-            if self._left is not None:
-                await self._left.wait()  # our own aclose() ends get_message at once: the handshake has yet to end
-            else:
-                self._lose(_closed(exc.reason))
+            return _closed(exc.reason)
         except wire.WireError as exc:
-            self._lose(EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR))
-        finally:
-            self.drop()
+            return EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR)
 
     def _hear(self, message: str | bytes) -> None:
         answer = self._conversation.hear(message)
@@ -194,13 +204,13 @@ class Episode:
                 self._conversation.lose()
         if answer is not None:
             return answer
-        raise self.lost or AnswerTimedOut(f"no answer within {timeout_seconds:g} s")
+        raise self.lost.again() if self.lost else AnswerTimedOut(f"no answer within {timeout_seconds:g} s")
 
     def _unasked(self) -> wire.Answer | None:
         """A refusal that came before we asked anything (a full server's), or the loss that followed it."""
         answer, self._answer = self._answer, None
         if answer is None and self.lost is not None:
-            raise self.lost
+            raise self.lost.again()
         return answer
 
     async def _send(self, text: str) -> None:

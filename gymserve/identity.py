@@ -1,8 +1,10 @@
 """Who a session is, on the wire and in a log."""
 
 import hashlib
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from itsdangerous import BadSignature, Signer
 
@@ -10,6 +12,8 @@ from itsdangerous import BadSignature, Signer
 TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 
 _SHORT_DIGITS = 12
+_MOST_CHARACTERS = 200  # of what may be a signed id
+_REMEMBERED = 16_384  # ids, and as many signed ones
 
 
 def new_instance() -> str:
@@ -47,18 +51,22 @@ class _SignedId:
             salt=salt,
             digest_method=hashlib.sha256,
         )
+        # Both are asked of a session at each of its calls, and cost more than most of what else a call does.
+        self.value = lru_cache(_REMEMBERED)(self._sign)
+        self._unsigned = lru_cache(_REMEMBERED)(self._unsign)
 
-    def value(self, session_id: str) -> str:
+    def _sign(self, session_id: str) -> str:
         return self._signer.sign(session_id).decode("ascii")
 
-    def session_id(self, value: str | None) -> str | None:
-        """The session that ``value`` names, or None where it is absent or was not signed by us."""
-        if value is None:
-            return None
+    def _unsign(self, value: str) -> str | None:
         try:
             return self._signer.unsign(value).decode("ascii")
         except (BadSignature, UnicodeError):
             return None
+
+    def session_id(self, value: str | None) -> str | None:
+        """The session that ``value`` names, or None where it is absent or was not signed by us."""
+        return None if value is None or len(value) > _MOST_CHARACTERS else self._unsigned(value)
 
 
 class SessionCookie(_SignedId):
@@ -72,10 +80,25 @@ class SessionCookie(_SignedId):
         """:param secret_keys: as `SessionToken`'s."""
         super().__init__(secret_keys, salt="gymserve.session")
         self.name = f"gymserve_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        self._pair = re.compile(
+            rf"(?:^|;)\s*{self.name}\s*=\s*(?P<quote>\"?)([A-Za-z0-9._-]+)(?P=quote)\s*(?=;|$)".encode("ascii")
+        )
 
     def header(self, session_id: str) -> str:
         """The ``Set-Cookie`` header. No Secure, Domain or Max-Age: aiohttp drops such a cookie on plain HTTP."""
         return f"{self.name}={self.value(session_id)}; Path=/; HttpOnly; SameSite=Lax"
+
+    def named_in(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """The session that the cookies in a request's headers (their names in lower case) name, or None. A jar may hold
+        a stale one too.
+        """
+        for name, value in headers:
+            if name == b"cookie":
+                for pair in self._pair.finditer(value):
+                    session_id = self.session_id(pair[2].decode("ascii"))
+                    if session_id is not None:
+                        return session_id
+        return None
 
 
 class SessionToken(_SignedId):

@@ -45,8 +45,10 @@ class Metrics:
         )
         self._opening = self._histogram("opening_seconds", "From a seed to its episode", _OPENING_SECONDS, "env")
         self._reset = self._histogram("reset_seconds", "Resets", _CALL_SECONDS, "env")
-        self._step = self._histogram("step_seconds", "Steps in the environment", _CALL_SECONDS, "label")
-        self._think = self._histogram("think_seconds", "From an answer to the next request", _THINK_SECONDS, "label")
+        self._step = _ByLabel(self._histogram("step_seconds", "Steps in the environment", _CALL_SECONDS, "label"))
+        self._think = _ByLabel(
+            self._histogram("think_seconds", "From an answer to the next request", _THINK_SECONDS, "label")
+        )
         self._goodbye = self._histogram("goodbye_seconds", "Goodbyes, until the slot is free", _CALL_SECONDS, "env")
         self._overshoot = self._histogram(
             "reclaim_overshoot_seconds", "How late a deadline was acted on", _OVERSHOOT_SECONDS
@@ -70,9 +72,9 @@ class Metrics:
                 self._opening.labels(fact.env).observe(fact.waited_seconds + fact.reset_seconds)
                 self._reset.labels(fact.env).observe(fact.reset_seconds)
             case Called():
-                self._think.labels(self._bounded(fact.label)).observe(fact.think_seconds)
+                self._think[self._bounded(fact.label)].observe(fact.think_seconds)
             case Stepped():
-                self._step.labels(self._bounded(fact.label)).observe(fact.step_seconds)
+                self._step[self._bounded(fact.label)].observe(fact.step_seconds)
             case Ended():
                 self._ended.labels(fact.ending, self._bounded(fact.label)).inc()
                 if fact.overshoot_seconds is not None:
@@ -92,6 +94,18 @@ class Metrics:
                 return _OTHERS
             self._labels.add(label)
         return label
+
+
+class _ByLabel(dict[str, Histogram]):
+    """The parts of a histogram that every call adds to, found without prometheus_client's lock and checks."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        super().__init__()
+        self._histogram = histogram
+
+    def __missing__(self, label: str) -> Histogram:
+        self[label] = self._histogram.labels(label)
+        return self[label]
 
 
 class _Standing:

@@ -13,6 +13,7 @@ import trio
 import trio_websocket
 
 from gymserve.address import EnvironmentAddress
+from gymserve.sending import send_at_once
 
 MAX_MESSAGE_BYTES = 100 * 2**20  # what OpenEnv's own client takes; the server limits nothing on its way out
 _RECEIVE_BYTES = 64 * 1024
@@ -114,8 +115,11 @@ class _HandshakeGuard(trio.abc.Stream):
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        sent = send_at_once(self._stream, data)
+        if sent == len(data):
+            return
         try:
-            await self._stream.send_all(data)
+            await self._stream.send_all(memoryview(data)[sent:])
         except trio.BrokenResourceError as exc:
             if self._head is None:
                 raise

@@ -33,6 +33,8 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
+_WRITER = json.JSONEncoder(separators=(",", ":"))  # kept: json.dumps makes a new one for each call
+
 _SHOWN_CHARACTERS = 120  # of what a peer said
 
 # OpenEnv's server reads what Python's stack has room for, about a thousand levels, and answers with the input in it.
@@ -437,7 +439,7 @@ def _belongs(answer: Answer, asked: Question) -> bool:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return _WRITER.encode(value)
 
 
 def _load_object(text: str | bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from counting import Counting
 from http_peer import POST, Peer, Reply, connect
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage import Answer, Client, raise_the_curtain, seen_from
 from trio.testing import MockClock
@@ -444,6 +444,7 @@ SEGMENTS = ["gymserve", "sessions", "ready", "health", "close", "", ".", "..", "
 SEGMENTS += ["%67ymserve", "gymserve%2fsessions", ";", "*", "%00", "%5c", "GYMSERVE", "seed_session"]
 
 
+@settings(deadline=None)  # each has a gymserve of its own
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"]),
     start=st.sampled_from(["/", "//", "", "http://x", "http://x/", "/ng-rollout/a/"]),

@@ -441,13 +441,6 @@ async def test_a_server_that_ignores_the_message_gets_a_close_frame_too(autojump
 async def test_a_goodbye_to_a_mute_server_ends_at_its_timeout(autojump_clock, outstanding, leaving_seconds):
     """It is there and reads nothing more: neither the message nor the CLOSE is answered."""
 
-    async def accept_and_freeze(stream: trio.abc.Stream) -> None:
-        held = HeldOpen(stream)
-        async with trio.open_nursery() as nursery:
-            await (await wrap_server_stream(nursery, held)).accept()
-            nursery.cancel_scope.cancel()
-        await trio.sleep_forever()
-
     async with playing(accept_and_freeze) as episode:
         if outstanding:
             with trio.move_on_after(1):
@@ -455,6 +448,28 @@ async def test_a_goodbye_to_a_mute_server_ends_at_its_timeout(autojump_clock, ou
         started = trio.current_time()
         assert await part(episode, timeout_seconds=10) == 10
         assert trio.current_time() - started == 10 + leaving_seconds
+
+
+async def test_a_goodbye_does_not_outlast_a_connection_that_is_dropped_meanwhile(autojump_clock, nursery):
+    async with playing(accept_and_freeze) as episode:
+        with trio.move_on_after(1):
+            await reset(episode)
+
+        async def drop_at_3() -> None:
+            await trio.sleep_until(3)
+            episode.drop()
+
+        nursery.start_soon(drop_at_3)
+        assert await part(episode, timeout_seconds=10) == 2
+        assert trio.current_time() == 3
+
+
+async def accept_and_freeze(stream: trio.abc.Stream) -> None:
+    held = HeldOpen(stream)
+    async with trio.open_nursery() as nursery:
+        await (await wrap_server_stream(nursery, held)).accept()
+        nursery.cancel_scope.cancel()
+    await trio.sleep_forever()
 
 
 class HeldOpen(trio.abc.Stream):

@@ -237,3 +237,8 @@ async def test_the_last_descriptors_are_left_to_others(nursery):
             await network.open_stream(address)
     async with await network.open_stream(address):
         pass
+
+
+def test_what_clients_leave_of_their_half_of_the_descriptors_is_for_episodes():
+    shares = [Descriptors(1600, max_clients=most) for most in (None, 200, 5000)]
+    assert [(share.clients, share.episodes) for share in shares] == [(800, 600), (200, 1200), (800, 600)]

@@ -22,7 +22,7 @@ from gymserve.http.refusal import Headers, Refusal
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _OTHER_SITES = frozenset({"cross-site", "same-site"})  # https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header
-_PROXY_HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
+_PROXY_HEADERS = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 _SHOWN_CHARACTERS = 100
 
 
@@ -79,20 +79,22 @@ class _Request:
     def __init__(self, scope: Any) -> None:
         self.is_safe = scope["method"] in _SAFE_METHODS
         self._client = scope.get("client")
-        self._headers: dict[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        self._tokens = sum(name == b"authorization" for name, _ in scope["headers"])
+        self._lines: Headers = scope["headers"]
+        self._headers = dict(self._lines)
 
-    def __getitem__(self, header: str) -> str:
-        return self._headers.get(header, "").strip()
+    def __getitem__(self, header: bytes) -> str:
+        value: bytes = self._headers.get(header, b"")
+        return value.decode("latin-1").strip()
 
     @property
     def bearer(self) -> str | None:
         """The token of RFC 6750 section 2.1, if one is sent."""
-        scheme, _, token = self["authorization"].partition(" ")
+        if b"authorization" not in self._headers:
+            return None
+        scheme, _, token = self[b"authorization"].partition(" ")
         # Of several, a proxy before us may have looked at another one.
-        return token.strip() if scheme.lower() == "bearer" and self._tokens == 1 else None
+        is_sole = sum(name == b"authorization" for name, _ in self._lines) == 1
+        return token.strip() if scheme.lower() == "bearer" and is_sole else None
 
     @property
     def is_local(self) -> bool:
@@ -101,7 +103,7 @@ class _Request:
 
     @property
     def is_json(self) -> bool:
-        return self["content-type"].partition(";")[0].strip().lower() == "application/json"
+        return self[b"content-type"].partition(";")[0].strip().lower() == "application/json"
 
 
 class Guard:
@@ -130,7 +132,9 @@ class Guard:
         return self._unknown(access, role, request) or self._led_astray(access, role, request)
 
     def _role(self, bearer: str | None) -> _Role | None:
-        digest = _digest(bearer or "")
+        if bearer is None:
+            return None
+        digest = _digest(bearer)
         # Digests, so that not even the length of a token shows in the time that this takes; all of them, always.
         held = [role for role, token in self._tokens.items() if hmac.compare_digest(digest, token)]
         return held[-1] if held else None
@@ -150,15 +154,15 @@ class Guard:
         return _unauthorized(access, request) if needed and role is None else None
 
     def _led_astray(self, access: Access, role: _Role | None, request: _Request) -> Denial | None:
-        host, origin = request["host"], request["origin"]
+        host, origin = request[b"host"], request[b"origin"]
         if origin and not self._is_own(origin, host):  # of every request, also with a token: MCP's specification has it
             return _cross_site(origin)
         if role is not None:  # a browser sends no token of itself
             return None
         if (origin or access is not Access.ROLLOUT) and not self._knows(host):
             return _wrong_host(host)
-        if not request.is_safe and request["sec-fetch-site"].lower() in _OTHER_SITES:
-            return _cross_site(request["sec-fetch-site"])
+        if not request.is_safe and request[b"sec-fetch-site"].lower() in _OTHER_SITES:
+            return _cross_site(request[b"sec-fetch-site"])
         if access is Access.ACTING and not request.is_json:
             return _NOT_JSON
         return None

@@ -45,6 +45,16 @@ class Answer:
         """Whether all of it was rendered, also if the app has not said so yet: frameworks often add an empty part."""
         return self.is_complete or (self.begun and self._bytes_to_come <= 0)
 
+    @property
+    def closes(self) -> bool:
+        """Whether no other answer can follow this one, which is complete."""
+        return self._protocol.our_state is not h11.DONE
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether another request can be read and answered after this one."""
+        return self._protocol.our_state is self._protocol.their_state is h11.DONE
+
     def start(self, status: int, headers: Headers) -> None:
         """Take status and headers; they are rendered with the first part."""
         self._start = (status, headers)
@@ -99,13 +109,13 @@ def _completed(status: int, headers: Headers, is_closing: bool) -> Headers:
         dropped.add(b"content-length")  # RFC 9110 section 8.6
     kept = [(name, value) for name, value in headers if name.lower() not in dropped]
     if not any(name.lower() == b"date" for name, _ in kept):
-        kept.append((b"date", _date(int(time()))))
+        kept.append((b"date", date(int(time()))))
     if is_closing:
         kept.append((b"connection", b"close"))
     return kept
 
 
 @lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
+def date(second: int) -> bytes:
     """RFC 9110 section 6.6.1."""
     return format_date_time(second).encode("ascii")

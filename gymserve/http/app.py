@@ -1,24 +1,22 @@
-"""The web app of one gymserve: its routes, its cookie, its refusals."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The web app of one gymserve: where each request goes; and its routes that are seldom asked, which are Quart's."""
 
 import structlog
 from quart import Response, g, request
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
-from gymserve.errors import GymserveError, GymserveFailed, ShuttingDown
+from gymserve.errors import GymserveError, GymserveFailed
 from gymserve.gateway import Gateway
 from gymserve.http.access import Guard, guarded
 from gymserve.http.bodies import answer
-from gymserve.http.connection import REFUSAL_EXTENSION, STOPPED_EXTENSION
-from gymserve.http.delivery import see_through
+from gymserve.http.connection import REFUSAL_EXTENSION
 from gymserve.http.hangups import quiet_hang_ups
 from gymserve.http.mcp import McpEndpoint, beside_mcp
 from gymserve.http.own import add_own_routes
-from gymserve.http.prefix import ASKED_PATH, AsgiApp, strip_rollout_prefix
-from gymserve.http.rollouts import Rollouts, add_rollout_routes
+from gymserve.http.posts import Posts, beside_posts
+from gymserve.http.prefix import AsgiApp, strip_rollout_prefix
+from gymserve.http.reply import refused
+from gymserve.http.rollouts import Rollouts
 from gymserve.http.steering import add_acting_routes
 from gymserve.identity import SessionCookie
 from gymserve.metrics import Metrics
@@ -46,20 +44,18 @@ def create_app(
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
     _add_cookie(app, cookie)
     _add_errors(app)
-    if is_followed:
-        _send_on_what_a_stop_refuses(app)
-    add_rollout_routes(app, rollouts)
+    _add_open_routes(app)
     add_acting_routes(app, gateway)
     add_own_routes(app, gateway, metrics)
-    served = quiet_hang_ups(see_through(app, gateway))
+    posts = Posts(gateway, cookie, rollouts.handlers(), rollouts.call_tool, is_followed=is_followed)
+    served = beside_posts(quiet_hang_ups(app), posts)
     return strip_rollout_prefix(guarded(served if mcp is None else beside_mcp(served, mcp), guard))
 
 
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:
     @app.before_request
     async def name_the_session() -> Response | None:
-        named = map(cookie.session_id, request.cookies.getlist(cookie.name))  # a jar may hold a stale one too
-        g.session_id = next((session_id for session_id in named if session_id is not None), None)
+        g.session_id = cookie.named_in(request.scope["headers"])
         refusal = (request.scope.get("extensions") or {}).get(REFUSAL_EXTENSION)
         if refusal is None:
             return None
@@ -67,19 +63,33 @@ def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:
 
     @app.after_request
     async def hand_out_the_cookie(response: Response) -> Response:
-        # On every answer, errors too: NeMo Gym's simple_agent replaces its cookies by each answer's.
         session_id = g.get("session_id")
         if session_id is not None:
             response.headers.add("Set-Cookie", cookie.header(session_id))
         return response
 
 
+def _add_open_routes(app: QuartTrio) -> None:
+    @app.get("/")
+    async def alive() -> Response:
+        return answer({"status": "ok"})
+
+    @app.get("/reverify_mode")
+    async def reverify_mode() -> Response:
+        return answer("unsupported")  # a score cannot be had again without the rollout's session
+
+    @app.post("/<path:anything>")
+    async def posted(anything: str) -> Response:
+        raise NotFound  # `Posts` has served it; the rule is here for what it tells of other methods
+
+
 def _add_errors(app: QuartTrio) -> None:
     @app.errorhandler(GymserveError)
     async def refuse(error: GymserveError) -> Response:
-        response = answer(error.body(), error.status)
-        if error.retry_after_seconds is not None:
-            response.headers["Retry-After"] = str(error.retry_after_seconds)
+        reply = refused(error)
+        response = Response(reply.body, status=reply.status)
+        for name, value in reply.head():
+            response.headers[name.decode("ascii")] = value.decode("ascii")
         return response
 
     @app.errorhandler(HTTPException)
@@ -98,16 +108,3 @@ def _add_errors(app: QuartTrio) -> None:
     async def fail(error: Exception) -> Response:
         _log.error("a request failed by a fault of ours", path=request.path, exc_info=error)
         return answer(GymserveFailed().body(), GymserveFailed.status)
-
-
-def _send_on_what_a_stop_refuses(app: QuartTrio) -> None:
-    @app.errorhandler(ShuttingDown)
-    async def send_on(error: ShuttingDown) -> Response:
-        """To the same place, once it is not we who would hear it again: RFC 9110 section 15.4.8 has the client repeat
-        its request as it was. aiohttp does, and so NeMo Gym; for httpx, and so verifiers, it is a failure like another.
-        """
-        extensions: Mapping[str, Any] = request.scope["extensions"]
-        await extensions[STOPPED_EXTENSION]()
-        response = answer(error.body(), 307)
-        response.headers["Location"] = request.scope.get(ASKED_PATH, request.path)
-        return response

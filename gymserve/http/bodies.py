@@ -31,7 +31,7 @@ def read_object(body: bytes) -> JsonObject:
         raise BadArguments.because("json_invalid", f"the body is nested too deep, beyond {MAX_DEPTH} levels")
     try:
         text = body.decode("utf-8")
-        value = json.loads(text, parse_constant=_no_such_constant)
+        value = _read(text)
     except UnicodeDecodeError as exc:
         raise BadArguments.because("json_invalid", f"the body is not UTF-8: {exc.reason} at byte {exc.start}") from None
     except json.JSONDecodeError as exc:
@@ -53,15 +53,31 @@ def _no_such_constant(name: str) -> Any:
     raise _NotJson(name)
 
 
+# Both are kept: json.loads and json.dumps make a new one for each call that wants anything unusual of them.
+_READER = json.JSONDecoder(parse_constant=_no_such_constant)
+_WRITER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _read(text: str) -> Any:
+    if text.startswith("\ufeff"):  # RFC 8259 section 8.1; the reader itself would be puzzled by something unseen
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+    return _READER.decode(text)
+
+
 def answer(value: Any, status: int = 200) -> Response:
     """``value`` as a JSON answer."""
-    return Response(written(value).encode("ascii"), status=status, content_type="application/json")
+    return Response(encoded(value), status=status, content_type="application/json")
+
+
+def encoded(value: Any) -> bytes:
+    """``value`` as a JSON body."""
+    return written(value).encode("ascii")
 
 
 def written(value: Any) -> str:
     """``value`` as compact JSON in ASCII."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return _WRITER.encode(value)
     except ValueError:
         # A number beyond a float's range (1e400) reads as infinity, which JSON cannot say; OpenEnv says null there,
         # and so do we.

@@ -6,7 +6,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-import h11
 import structlog
 import trio
 from hypercorn.config import Config
@@ -16,17 +15,21 @@ from hypercorn.utils import parse_socket_addr
 from gymserve.http.answer import Answer
 from gymserve.http.crowd import LATE_EXTENSION, Crowd
 from gymserve.http.exchange import Exchange
-from gymserve.http.head import build_scope
+from gymserve.http.head import Head, build_scope
 from gymserve.http.inbox import HungUp, Inbox
 from gymserve.http.incoming import Incoming
 from gymserve.http.limits import DEFAULT_LIMITS, Limits
 from gymserve.http.outbox import Outbox
+from gymserve.http.quick import QuickAnswer
 from gymserve.http.refusal import Refusal, Refused
 from gymserve.http.reminder import Reminder
+from gymserve.http.watch import Watch
 
 REFUSAL_EXTENSION = "gymserve.refusal"
 #: Awaited, it returns when the server accepts no more connections, and closes each with the answer to its request.
 STOPPED_EXTENSION = "gymserve.stopped"
+#: The request's `Exchange`, for an app that does not want to spend a task on waiting for `http.disconnect`.
+EXCHANGE_EXTENSION = "gymserve.exchange"
 
 log = structlog.get_logger()
 
@@ -64,8 +67,12 @@ class Connection:
         self._is_late = False
         self._inbox = Inbox(stream)
         self._outbox = Outbox(stream, stall_seconds=limits.stall_seconds)
-        self._reminder = Reminder(interval_seconds=limits.interim_seconds)
-        self._idle: trio.CancelScope | None = None
+        self._watch = Watch()
+        self._reminder = Reminder(self._watch, interval_seconds=limits.interim_seconds)
+        self._end_of_idling = self._watch.moment(self._close)
+        self._scope = trio.CancelScope()  # of the whole connection
+        self._is_idling = False
+        self._waiting: trio.CancelScope | None = None
         # Who has just connected is about to ask, and would take a close for a server that fails.
         self._asks_until = trio.current_time() + limits.arrival_seconds
 
@@ -77,11 +84,12 @@ class Connection:
         self._is_late = self._crowd.join()
         try:
             async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
                 nursery.start_soon(self._attend)
                 if await self._shook_hands():
                     nursery.start_soon(self._inbox.fill)
                     await self._serve()
-                nursery.cancel_scope.cancel()
+                self._scope.cancel()
         except* Exception as group:
             log.error("an HTTP connection failed", exc_info=group)
         finally:
@@ -121,26 +129,38 @@ class Connection:
                 if not await self._serve_one(incoming, leftover, peers):
                     return
                 leftover = incoming.leftover
+                if leftover:  # whoever sends faster than we answer lets others have their turn
+                    await trio.lowlevel.checkpoint()
 
     async def _serve_one(self, incoming: Incoming, leftover: bytes, peers: dict[str, Any]) -> bool:
         """Answer one request; True if another may follow. Raises HungUp if the client leaves meanwhile."""
         try:
-            with self._unless_stopping(self._limits.idle_seconds) as idle:
-                await incoming.begin(leftover)
-                # A head that has begun has a time of its own, but for a stop.
-                idle.deadline = self._asks_until if self._context.terminated.is_set() else math.inf
-                request = await incoming.head()
-            if idle.cancelled_caught:
-                return False
-            self._asks_until = -math.inf
+            request = await self._next_request(incoming, leftover)
         except Refused as exc:
             await self._outbox.send(Answer(incoming.protocol, method=incoming.method).refuse(exc.refusal))
             await self._linger()
             return False
         return await self._answer(incoming, request, peers)
 
-    async def _answer(self, incoming: Incoming, request: h11.Request, peers: dict[str, Any]) -> bool:
-        answer = Answer(incoming.protocol, method=request.method)
+    async def _next_request(self, incoming: Incoming, leftover: bytes) -> Head:
+        """Its head, if it comes in time: else this connection is cancelled. No scope, which would be one a request."""
+        stops = self._context.terminated.is_set
+        idle_until = trio.current_time() + self._limits.idle_seconds
+        self._end_of_idling.set(min(idle_until, self._asks_until) if stops() else idle_until)
+        self._crowd.begin_idling(self._scope)
+        self._is_idling = True
+        try:
+            await incoming.begin(leftover)
+            # A head that has begun has a time of its own, but for a stop.
+            self._end_of_idling.set(self._asks_until if stops() else math.inf)
+            return await incoming.head()
+        finally:
+            self._is_idling = False
+            self._end_of_idling.at, self._asks_until = math.inf, -math.inf
+            self._crowd.end_idling(self._scope)
+
+    async def _answer(self, incoming: Incoming, request: Head, peers: dict[str, Any]) -> bool:
+        answer = _answer_to(incoming)
         body, refusal = await self._read_body(incoming, request, answer)
         is_late = self._is_late = self._is_late and self._crowd.is_too_large
         exchange = Exchange(
@@ -148,26 +168,29 @@ class Connection:
             self._inbox,
             self._outbox,
             self._reminder,
+            cancel=self._scope.cancel,
             is_closing=lambda: refusal is not None or is_late or self._context.terminated.is_set(),
         )
-        extensions: dict[str, Any] = {STOPPED_EXTENSION: self._context.terminated.wait}
+        extensions: dict[str, Any] = {
+            STOPPED_EXTENSION: self._context.terminated.wait,
+            EXCHANGE_EXTENSION: exchange,
+        }
         if refusal is not None:
             extensions[REFUSAL_EXTENSION] = asdict(refusal)
         if is_late:
             extensions[LATE_EXTENSION] = {}
         scope = build_scope(request, **peers, state=self._state.copy(), extensions=extensions)
         await exchange.run(self._app, scope, body)
-        protocol = incoming.protocol
-        if exchange.answered and protocol.our_state is not h11.DONE:
+        if exchange.answered and answer.closes:
             await self._linger()
-        return exchange.answered and protocol.our_state is protocol.their_state is h11.DONE
+        return exchange.answered and answer.may_be_followed
 
     async def _read_body(
-        self, incoming: Incoming, request: h11.Request, answer: Answer
+        self, incoming: Incoming, request: Head, answer: Answer | QuickAnswer
     ) -> tuple[bytes, Refusal | None]:
         try:
             incoming.check_declared(request)
-            if incoming.protocol.they_are_waiting_for_100_continue:
+            if incoming.awaits_continue:
                 await self._outbox.send(answer.interim())
             return await incoming.body(), None
         except Refused as exc:
@@ -190,20 +213,32 @@ class Connection:
         """Bound a wait that no request depends on: the server's stop ends it at once, on a new connection as soon as
         its first request should have come; and a crowd may.
         """
-        with trio.move_on_after(seconds) as self._idle, self._crowd.idling(self._idle):
+        with trio.move_on_after(seconds) as self._waiting, self._crowd.idling(self._waiting):
             if self._context.terminated.is_set():
                 self._hurry()
             try:
-                yield self._idle
+                yield self._waiting
             finally:
-                self._idle = None
+                self._waiting = None
 
     async def _attend(self) -> None:
-        """Remind clients that wait, and at the server's stop leave those that do not."""
-        await self._reminder.during(self._context.terminated.wait)
+        """Remind clients that wait, close when it is time, and at the server's stop leave clients that do not wait."""
+        await self._watch.during(self._context.terminated.wait)
         self._hurry()
-        await self._reminder.during(trio.sleep_forever)  # the stop grants a request under way some more time to wait
+        await self._watch.during(trio.sleep_forever)  # the stop grants a request under way some more time to wait
 
     def _hurry(self) -> None:
-        if self._idle is not None:
-            self._idle.deadline = min(self._idle.deadline, self._asks_until)
+        if self._waiting is not None:
+            self._waiting.deadline = min(self._waiting.deadline, self._asks_until)
+        if self._is_idling:
+            self._end_of_idling.set(min(self._end_of_idling.at, self._asks_until))
+
+    async def _close(self) -> None:
+        self._scope.cancel()
+
+
+def _answer_to(incoming: Incoming) -> Answer | QuickAnswer:
+    def by_h11() -> Answer:
+        return Answer(incoming.protocol, method=incoming.method)
+
+    return by_h11() if incoming.plain is None else QuickAnswer(by_h11, closes=incoming.plain.closes)

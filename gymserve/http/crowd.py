@@ -62,11 +62,18 @@ class Crowd:
     @contextmanager
     def idling(self, scope: trio.CancelScope) -> Iterator[None]:
         """Within the block a connection serves no request, and cancelling ``scope`` closes it."""
-        self._idle[scope] = trio.current_time()
+        self.begin_idling(scope)
         try:
             yield
         finally:
-            del self._idle[scope]
+            self.end_idling(scope)
+
+    def begin_idling(self, scope: trio.CancelScope) -> None:
+        """As `idling`, until `end_idling`."""
+        self._idle[scope] = trio.current_time()
+
+    def end_idling(self, scope: trio.CancelScope) -> None:
+        self._idle.pop(scope, None)
 
     def make_room(self, most: int = 1) -> None:
         """Close the connections that have been idle for longest, but none whose request may be on its way."""

@@ -10,6 +10,7 @@ from hypercorn.typing import AppWrapper
 from gymserve.http.answer import Answer
 from gymserve.http.inbox import HungUp, Inbox
 from gymserve.http.outbox import Outbox
+from gymserve.http.quick import QuickAnswer
 from gymserve.http.refusal import Refusal
 from gymserve.http.reminder import Reminder
 
@@ -29,17 +30,26 @@ class Exchange:
     """
 
     def __init__(
-        self, answer: Answer, inbox: Inbox, outbox: Outbox, reminder: Reminder, *, is_closing: Callable[[], bool]
+        self,
+        answer: Answer | QuickAnswer,
+        inbox: Inbox,
+        outbox: Outbox,
+        reminder: Reminder,
+        *,
+        cancel: Callable[[], None],
+        is_closing: Callable[[], bool],
     ) -> None:
+        """:param cancel: ends the connection, whose client is gone, and so the app."""
         self._answer = answer
         self._inbox = inbox
         self._outbox = outbox
         self._reminder = reminder
         self._is_closing = is_closing
         self._body: bytes | None = None
-        self._scope = trio.CancelScope()
+        self.cancel = cancel
         self._last_part_begun = False
         self._over = trio.Event()
+        self._notice: Callable[[], object] | None = None
         self.answered = False
 
     async def run(self, app: AppWrapper, scope: Any, body: bytes) -> None:
@@ -48,15 +58,21 @@ class Exchange:
         self._inbox.when_closed(self._hung_up)
         self._reminder.start(self._remind)
         try:
-            with self._scope:
-                await app(scope, self._receive, self._send, trio.to_thread.run_sync, trio.from_thread.run)
+            await app(scope, self._receive, self._send, trio.to_thread.run_sync, trio.from_thread.run)
         except* Exception as group:
             log.error("the app failed", method=scope["method"], path=scope["path"], exc_info=group)
         finally:
             self._inbox.when_closed(None)  # no cycle for the collector, one per request
             self._reminder.stop()
+            self._notice = None
         if not self.answered and not self._over.is_set():
             await self._give_up(scope)
+
+    def when_hung_up(self, notice: Callable[[], object]) -> None:
+        """Call `notice` when `http.disconnect` would come, at once if it has."""
+        self._notice = notice
+        if self._over.is_set():
+            notice()
 
     async def _receive(self) -> Any:
         if self._body is not None:
@@ -99,11 +115,13 @@ class Exchange:
     def _hung_up(self) -> None:
         if not self._last_part_begun:
             self._over.set()
+            if self._notice is not None:
+                self._notice()
 
     def _abandon(self) -> None:
         """A send found the client gone."""
         self._over.set()
-        self._scope.cancel()
+        self.cancel()
 
     async def _give_up(self, scope: Any) -> None:
         """The app ended without a complete answer and the client still waits."""

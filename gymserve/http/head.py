@@ -1,12 +1,11 @@
 """A request's head: what we refuse in it, and what an ASGI app is told of it."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import h11
-
-from gymserve.http.refusal import Refusal
+from gymserve.http.refusal import Headers, Refusal
 
 ABSOLUTE_FORM = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 NO_WEBSOCKETS = (
@@ -14,7 +13,17 @@ NO_WEBSOCKETS = (
 )
 
 
-def objection(request: h11.Request, *, head_bytes: int) -> Refusal | None:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request line and its headers, their names in lower case; the version as in ``1.1``."""
+
+    method: bytes
+    target: bytes
+    http_version: bytes
+    headers: Headers
+
+
+def objection(request: Head, *, head_bytes: int) -> Refusal | None:
     """Why this head cannot be served, or None. h11 has checked its syntax, framing and Host already."""
     if _size(request) > head_bytes:
         return head_too_large(head_bytes)
@@ -43,7 +52,7 @@ def bad_request(detail: str, status: int = 400) -> Refusal:
     return Refusal(status, "bad_request", detail)
 
 
-def build_scope(request: h11.Request, **connection: Any) -> dict[str, Any]:
+def build_scope(request: Head, **connection: Any) -> dict[str, Any]:
     """The ASGI HTTP scope (asgi 3.0, spec 2.3); `connection` holds what the head does not say."""
     raw_path, _, query = _origin_form(request.target).partition(b"?")
     return {
@@ -51,7 +60,7 @@ def build_scope(request: h11.Request, **connection: Any) -> dict[str, Any]:
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.0" if request.http_version == b"1.0" else "1.1",
         "method": request.method.decode("ascii"),
-        "path": unquote(raw_path.decode("ascii")),
+        "path": unquote(raw_path.decode("ascii")) if b"%" in raw_path else raw_path.decode("ascii"),
         "raw_path": raw_path,
         "query_string": query,
         "root_path": "",
@@ -60,22 +69,22 @@ def build_scope(request: h11.Request, **connection: Any) -> dict[str, Any]:
     }
 
 
-def values(request: h11.Request, name: bytes) -> list[bytes]:
+def values(request: Head, name: bytes) -> list[bytes]:
     """The comma-separated values of a header, over all its lines, lower-case."""
     lines = [value for key, value in request.headers if key == name]
     return [item.strip().lower() for line in lines for item in line.split(b",")]
 
 
-def _size(request: h11.Request) -> int:
+def _size(request: Head) -> int:
     return len(request.method) + len(request.target) + sum(len(k) + len(v) + 4 for k, v in request.headers)
 
 
-def _wants_websocket(request: h11.Request) -> bool:
+def _wants_websocket(request: Head) -> bool:
     """Other protocols offered are ignored, as RFC 9110 section 7.8 allows; so are all of them in HTTP/1.0."""
     return request.http_version != b"1.0" and b"websocket" in values(request, b"upgrade")
 
 
-def _misleading(request: h11.Request) -> Refusal | None:
+def _misleading(request: Head) -> Refusal | None:
     if values(request, b"transfer-encoding") and values(request, b"content-length"):
         # RFC 9112 section 6.3: a proxy that reads the other one sees another request (smuggling).
         return bad_request("a request has either Transfer-Encoding or Content-Length, not both")

@@ -4,6 +4,7 @@ import trio
 
 from gymserve.http.inbox import HungUp
 from gymserve.http.limits import SLICE_BYTES
+from gymserve.sending import send_at_once
 
 
 class Outbox:
@@ -26,11 +27,16 @@ class Outbox:
         Raises HungUp if the connection broke or the client stopped reading, now or in an earlier call: part of a
         slice may be out, so nothing can follow it.
         """
+        await trio.lowlevel.checkpoint_if_cancelled()
         while self._sending:
             await self._free.park()
+        sent = 0 if self._broken else send_at_once(self._stream, data)
+        if sent < len(data):
+            await self._send_slices(memoryview(data)[sent:])
+
+    async def _send_slices(self, view: memoryview) -> None:
         self._sending = True
         try:
-            view = memoryview(data)
             for start in range(0, len(view), SLICE_BYTES):
                 await self._send_slice(view[start : start + SLICE_BYTES])
         finally:

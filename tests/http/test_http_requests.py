@@ -35,9 +35,12 @@ async def test_the_scope_says_what_asgi_wants(autojump_clock, nursery):
             "client": None,
             "server": None,
             "state": {"from": "lifespan"},
-            "extensions": {"gymserve.stopped": peer.context.terminated.wait},
+            "extensions": app.scopes[0]["extensions"],
         }
     ]
+    extensions = app.scopes[0]["extensions"]
+    assert set(extensions) == {"gymserve.stopped", "gymserve.exchange"}
+    assert extensions["gymserve.stopped"] == peer.context.terminated.wait
 
 
 async def test_requests_do_not_share_their_state(autojump_clock, nursery):
