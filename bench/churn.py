@@ -1,204 +1,201 @@
-"""Session churn under load: rollouts a second, how long seeds wait, and when abandoned slots come back.
+"""Churn: rollouts that come, think, leave without a word in every phase, are cancelled in groups and pause together.
 
-Starts ``gymserve env`` and ``gymserve serve`` as processes of their own on loopback, keeps ``--clients`` rollouts of
-GridSim going for ``--seconds``, lets every tenth stop without a word at a random point, and compares the moment when
-gymserve's log says that it was reclaimed with its deadline by the client's clock (which runs a little late: the answer
-has to arrive first). Exit status 0 only if nothing was lost, masked or left.
+Keeps ``--groups`` groups of ``--group-size`` rollouts going for ``--seconds``, each a seed, 8 tool calls and a verify
+with lognormal think times before them (the shape of median 8 s and p99 120 s, scaled to a mean episode of 2 s), against
+``gymserve serve`` and an environment server as processes of their own. Of the rollouts ``--abandoned`` leave without a
+word, each in a phase by chance: in the line, while they are opened, between two calls, during a call, before verify.
+Of the groups ``--cancelled`` are cancelled as a whole, at any moment. Now and then all pause, as when a trainer
+updates its weights. Thinks are cut below the idle timeout, so that nothing alive may be reclaimed: bench/curve.py is
+about those.
+
+The environment writes down each episode's reset, last answer and end, the clients their seeds, answers and leaves,
+all by one clock. A slot is busy from the end of an episode's reset (20 ms) to the end of its environment; what is
+needed between two episodes (goodbye, handshake, question for room, reset) is what it lacks to 100 %.
+
+``--virtual`` plays the same by Trio's mock clock, in memory and unscaled: a day in a minute.
 """
 
 import argparse
-import json
-import os
-import random
-import re
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from pathlib import Path
-from statistics import median, quantiles
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-import httpx
-import trio
-from rich.console import Console
-from rich.table import Table
+from churning.crowd import Shape
+from churning.drawing import draw_occupancy
+from churning.figures import figures
+from churning.habits import THINK, Habits
+from churning.real import churn_in_real_time
+from churning.records import Churn
+from churning.virtual import churn_in_virtual_time
+from reporting import Report, Target, add_arguments
 
-from gymserve.cli.rollouts import Rollout, RolloutFailed
-from gymserve.gridsim.day import TRAINING_DAYS
-from gymserve.gridsim.policies import greedy
+BUSY = "slots busy while there is work for all"
+BUSY_SHARE = 0.97
+PHASES = 6  # those of `Phase`, and with its group
 
-ABANDONED_SHARE = 0.1
-CALLS = 26  # of a whole day
-SETTLE_SECONDS = 2.0
+CALLS = 8
+EPISODE_SECONDS = 2.0
 
 
-@dataclass
-class Result:
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What the two ways of time differ in. ``most_seconds``: the longest think; with a pause after it it is still less
+    than the idle timeout. ``latest_seconds``: a reclaim after its deadline.
+    """
+
     seconds: float
-    finished: int
-    abandoned: int
-    reclaimed: int
-    lost: int
-    masked: int
-    slots_held: int
-    rollouts_per_second: float
-    requests_per_second: float
-    seed_seconds_p50: float | None
-    seed_seconds_p99: float | None
-    reclaim_overshoot_seconds_p50: float | None
-    reclaim_overshoot_seconds_max: float | None
-
-    @property
-    def is_as_it_should_be(self) -> bool:
-        return self.lost == self.masked == self.slots_held == 0 and self.reclaimed == self.abandoned
+    quick_seconds: float
+    drawn_seconds: float
+    slots: int
+    groups: int
+    step_seconds: float
+    reset_seconds: float
+    stagger_seconds: float
+    most_seconds: float
+    idle_timeout_seconds: float
+    pause_every_seconds: float
+    pause_seconds: float
+    latest_seconds: float
 
 
-class Load:
-    """``clients`` rollouts at a time, until the time is over."""
-
-    def __init__(self, url: str, seconds: float, seed: int) -> None:
-        self.url = url
-        self.finished = self.requests = self.lost = self.masked = 0
-        self.seed_seconds: list[float] = []
-        self.last_answers: list[float] = []  # of the abandoned ones, in seconds since the epoch
-        self._ends_at = trio.current_time() + seconds
-        self._random = random.Random(seed)
-
-    async def client(self) -> None:
-        while trio.current_time() < self._ends_at:
-            try:
-                await self._rollout()
-            except RolloutFailed as exc:
-                self.lost += 1
-                sys.stderr.write(f"lost: {exc}\n")
-
-    async def _rollout(self) -> None:
-        day = self._random.choice(TRAINING_DAYS)
-        rollout = Rollout(self.url, {"responses_create_params": {"input": []}, "reset_kwargs": {"day": day}})
-        try:
-            began = trio.current_time()
-            await rollout.seed()
-            self.seed_seconds.append(trio.current_time() - began)
-            if self._random.random() < ABANDONED_SHARE:
-                await rollout.play(greedy(), at_most_calls=self._random.randrange(CALLS))
-                self.last_answers.append(time.time())
-            else:
-                await rollout.play(greedy())
-                result = await rollout.verify()
-                self.masked += bool(result.get("mask_sample"))
-                self.finished += 1
-        finally:
-            self.requests += 1 + rollout.calls
-            await rollout.aclose()
+REAL = Usual(
+    seconds=180.0,
+    quick_seconds=12.0,
+    drawn_seconds=60.0,
+    slots=16,
+    groups=8,
+    step_seconds=0.025,
+    reset_seconds=0.02,
+    stagger_seconds=0.002,
+    most_seconds=2.0,
+    idle_timeout_seconds=5.0,
+    pause_every_seconds=20.0,
+    pause_seconds=2.0,
+    latest_seconds=0.05,
+)
+VIRTUAL = Usual(
+    seconds=86_400.0,
+    quick_seconds=7_200.0,
+    drawn_seconds=14_400.0,
+    slots=4,
+    groups=3,
+    step_seconds=1.0,
+    reset_seconds=1.0,
+    stagger_seconds=0.0,
+    most_seconds=450.0,
+    idle_timeout_seconds=600.0,
+    pause_every_seconds=1_800.0,
+    pause_seconds=120.0,
+    latest_seconds=1e-6,
+)
 
 
-@contextmanager
-def gymserve(*arguments: str, log: Path) -> Iterator[str]:
-    """A gymserve process; its URL."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GYMSERVE_")}
-    with log.open("w") as stderr:
-        process = subprocess.Popen([sys.executable, "-m", "gymserve", *arguments], env=environment, stderr=stderr)
-    try:
-        while not (found := re.search(r"^listening on (\S+)$", log.read_text(), re.MULTILINE)):
-            if process.poll() is not None:
-                raise SystemExit(log.read_text())
-            time.sleep(0.05)
-        yield found.group(1)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-async def drive(url: str, env_url: str, options: argparse.Namespace) -> tuple[Load, float, int]:
-    load = Load(url, options.seconds, options.seed)
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        for _ in range(options.clients):
-            nursery.start_soon(load.client)
-    seconds = trio.current_time() - began
-    await trio.sleep(options.idle_timeout + SETTLE_SECONDS)
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
-        held = (await client.get(f"{env_url}/gymserve/episodes")).json()["active"]
-    return load, seconds, held
-
-
-def overshoots(log: Path, last_answers: list[float], idle_timeout_seconds: float) -> list[float]:
-    """How long after its deadline each abandoned session ended: both in order of time, as all have the same timeout."""
-    ended = []
-    for line in log.read_text().splitlines():
-        if line.startswith("{") and (event := json.loads(line)).get("ending") == "idle timeout":
-            ended.append(datetime.fromisoformat(event["timestamp"]).timestamp())
-    pairs = zip(sorted(ended), sorted(last_answers), strict=False)
-    return [end - (last + idle_timeout_seconds) for end, last in pairs]
-
-
-def run(options: argparse.Namespace) -> Result:
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "serve")
-        capacity = str(options.slots)
-        serving = ("serve", "--port", "0", "--log-format", "json", "--idle-timeout", str(options.idle_timeout))
-        with (
-            gymserve("env", "--port", "0", "--capacity", capacity, log=Path(folder, "env")) as env_url,
-            gymserve(*serving, "--env", env_url, log=log) as url,
-        ):
-            load, seconds, held = trio.run(drive, url, env_url, options)
-        late = overshoots(log, load.last_answers, options.idle_timeout)
-    waits = sorted(load.seed_seconds)
-    return Result(
-        seconds=round(seconds, 1),
-        finished=load.finished,
-        abandoned=len(load.last_answers),
-        reclaimed=len(late),
-        lost=load.lost,
-        masked=load.masked,
-        slots_held=held,
-        rollouts_per_second=round(load.finished / seconds, 2),
-        requests_per_second=round(load.requests / seconds, 1),
-        seed_seconds_p50=rounded(median(waits) if waits else None),
-        seed_seconds_p99=rounded(quantiles(waits, n=100)[98] if len(waits) > 1 else None),
-        reclaim_overshoot_seconds_p50=rounded(median(late) if late else None),
-        reclaim_overshoot_seconds_max=rounded(max(late, default=None)),
+def in_real_time(options: argparse.Namespace) -> Churn:
+    habits = habits_of(options, REAL)
+    thinking = (EPISODE_SECONDS - CALLS * REAL.step_seconds) / (CALLS + 1)
+    return churn_in_real_time(
+        replace(habits, think=habits.think.scaled_to(thinking, most_seconds=REAL.most_seconds)),
+        shape_of(options, REAL),
+        slots=options.slots,
+        idle_timeout_seconds=REAL.idle_timeout_seconds,
+        reset_seconds=REAL.reset_seconds,
+        seed=options.seed,
     )
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def in_virtual_time(options: argparse.Namespace) -> Churn:
+    return churn_in_virtual_time(
+        habits_of(options, VIRTUAL),
+        shape_of(options, VIRTUAL),
+        slots=options.slots,
+        idle_timeout_seconds=VIRTUAL.idle_timeout_seconds,
+        reset_seconds=VIRTUAL.reset_seconds,
+        seed=options.seed,
+    )
 
 
-def table(result: Result) -> Table:
-    shown = Table(show_header=False)
-    for name, value in asdict(result).items():
-        shown.add_row(name.replace("_", " "), str(value))
-    return shown
+def habits_of(options: argparse.Namespace, usual: Usual) -> Habits:
+    return Habits(
+        calls=CALLS,
+        think=replace(THINK, most_seconds=usual.most_seconds),
+        step_seconds=usual.step_seconds,
+        abandoned_share=options.abandoned,
+        cancelled_share=options.cancelled,
+    )
+
+
+def shape_of(options: argparse.Namespace, usual: Usual) -> Shape:
+    return Shape(
+        groups=options.groups,
+        group_size=options.group_size,
+        seconds=options.seconds,
+        stagger_seconds=usual.stagger_seconds,
+        arrivals_per_second=options.arrivals,
+        pause_every_seconds=usual.pause_every_seconds,
+        pause_seconds=usual.pause_seconds,
+    )
+
+
+def targets(found: Mapping[str, Any], *, latest_seconds: float) -> list[Target]:
+    """:param latest_seconds: after its deadline a session may be reclaimed, in 99 of 100 cases."""
+    return [
+        Target("slots busy while there is work for all", found[BUSY], ">=", BUSY_SHARE),
+        Target(
+            "reclaim after the deadline, p99", found["reclaim after the deadline, p99 (s)"], "<=", latest_seconds, "s"
+        ),
+        Target("rollouts masked", found["masked"], "==", 0),
+        Target("rollouts lost", found["lost"], "==", 0),
+        Target("rollouts reclaimed alive", found["reclaimed alive"], "==", 0),
+        Target("leaked: sessions, waiting seeds, slots", found["leaked"], "==", 0),
+        Target("phases in which clients left", len(found["left without a word"]), ">=", PHASES, needs_full_run=True),
+    ]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long rollouts are begun (30)")
-    parser.add_argument("--clients", type=int, default=24, help="rollouts at a time (24)")
-    parser.add_argument("--slots", type=int, default=16, help="of the environment server (16)")
-    parser.add_argument("--idle-timeout", type=float, default=2.0, help="seconds (2)")
-    parser.add_argument("--seed", type=int, default=0, help="of the load's random choices (0)")
-    parser.add_argument("--quick", action="store_true", help="5 seconds")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--virtual", action="store_true", help="in virtual time")
+    parser.add_argument("--seconds", type=float, help="for which rollouts are begun (180; --virtual: a day)")
+    parser.add_argument("--slots", type=int, help="of the environment server (16; --virtual: 4)")
+    parser.add_argument("--groups", type=int, help="at a time (8; --virtual: 3)")
+    parser.add_argument("--group-size", type=int, default=8, help="rollouts of a group (8)")
+    parser.add_argument("--arrivals", type=float, help="groups a second instead, by chance (a Poisson process)")
+    parser.add_argument("--abandoned", type=float, default=0.1, help="share of rollouts (0.1)")
+    parser.add_argument("--cancelled", type=float, default=0.1, help="share of groups (0.1)")
+    parser.add_argument("--seed", type=int, default=0, help="of the clients' choices (0)")
+    add_arguments(parser, quick="12 seconds; --virtual: 2 hours")
     options = parser.parse_args(arguments)
-    options.seconds = 5.0 if options.quick else options.seconds
+    usual = VIRTUAL if options.virtual else REAL
+    options.seconds = options.seconds or (usual.quick_seconds if options.quick else usual.seconds)
+    options.slots = options.slots or usual.slots
+    options.groups = options.groups or usual.groups
     return options
 
 
-def main() -> int:
-    options = parse(sys.argv[1:])
-    result = run(options)
-    if options.json:
-        sys.stdout.write(json.dumps(asdict(result)) + "\n")
+def measure(options: argparse.Namespace, report: Report) -> Churn:
+    began = time.monotonic()
+    if options.virtual:
+        churn = in_virtual_time(options)
+        report.figures["took (s)"] = round(time.monotonic() - began, 1)
     else:
-        Console().print(table(result))
-    return 0 if result.is_as_it_should_be else 1
+        churn = in_real_time(options)
+    report.figures.update(figures(churn))
+    report.targets += targets(report.figures, latest_seconds=(VIRTUAL if options.virtual else REAL).latest_seconds)
+    return churn
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    name = "churn in virtual time" if options.virtual else "churn"
+    report = Report.begin(name, options)
+    churn = measure(options, report)
+    if report.pictures is not None:
+        usual = VIRTUAL if options.virtual else REAL
+        path = report.pictures / f"{name.replace(' ', '_')}.png"
+        draw_occupancy(churn, path, f"Slots of an environment server under {name}", most_seconds=usual.drawn_seconds)
+    return report.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The parts of ``bench/churn.py`` and ``bench/curve.py``."""
