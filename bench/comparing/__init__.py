@@ -1,0 +1,1 @@
+"""The parts of the comparison: the environments, the servers that serve them, who drives them, and what that shows."""
