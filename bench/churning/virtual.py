@@ -7,7 +7,8 @@ are pairs of memory streams; clients stand where gymserve's routes do.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -91,11 +92,21 @@ def churn_in_virtual_time(
     seed: int,
 ) -> Churn:
     """:param seed: of all choices; the same one gives the same churn."""
-    # What is lost is told by who lost it; a line for every session would take longer than the session.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     churn = Churn(slots=slots, idle_timeout_seconds=idle_timeout_seconds)
-    trio.run(_churn, churn, habits, shape, reset_seconds, seed, clock=MockClock(autojump_threshold=0))
+    with _errors_only():
+        trio.run(_churn, churn, habits, shape, reset_seconds, seed, clock=MockClock(autojump_threshold=0))
     return churn
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """What is lost is told by who lost it; a line for every session would take longer than the session."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 async def _churn(churn: Churn, habits: Habits, shape: Shape, reset_seconds: float, seed: int) -> None:
