@@ -84,7 +84,7 @@ def _head(status: int, headers: Headers, size_bytes: int, *, closes: bool) -> by
     if names.count(b"content-length") != 1 or (b"content-length", b"%d" % size_bytes) not in headers:
         return None
     lines = b"".join([b"%s: %s\r\n" % header for header in headers])
-    if not _LINES.fullmatch(lines):
+    if not _LINES.fullmatch(lines) or lines.count(b"\r\n") != len(headers):  # a value may look like further headers
         return None
     dated = b"" if b"date" in names else b"date: %s\r\n" % date(int(time()))
     return b"".join((line, lines, dated, b"connection: close\r\n\r\n" if closes else b"\r\n"))

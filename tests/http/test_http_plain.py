@@ -183,6 +183,7 @@ def answers(request: bytes) -> Iterator[Answer | QuickAnswer]:
     st.booleans(),
     st.booleans(),
 )
+@example(b"", 200, [(b"content-type", b"a\r\nset-cookie: b")], b"{}", False, True)
 def test_an_answer_is_as_by_h11(connection, status, headers, data, closing, has_length):
     if has_length:
         headers = [*headers, (b"content-length", b"%d" % len(data))]
