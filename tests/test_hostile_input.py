@@ -604,6 +604,7 @@ def test_whatever_its_client_sends_an_environment_server_ends_in_good_order(edit
         b"101",
         b"200",
         b"400",
+        b"403",
         b"404",
         b"405",
         b"426",
