@@ -1,7 +1,7 @@
 """Moments that move all the time, a few for each session, and the one task that sleeps until the next of them.
 
 Trio's own deadlines are all acted on in one turn of its loop: where thousands pass at one instant, everybody else waits
-for as many ends of sessions. Here a few ring in each turn, the earliest first, and others' tasks run between them. To
+for as many ends of sessions. Here one rings in each turn, the earliest first, and others' tasks run between them. To
 put a moment off costs next to nothing: it comes up at its old time, and is then looked for at the new one.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-IN_ONE_TURN = 4  # ends of sessions, each of which costs about a millisecond with all that follows from it
+IN_ONE_TURN = 1  # end of a session, which costs a millisecond or two with all that follows from it
 _SPARED = 1000  # stopped alarms that need not be swept out
 
 

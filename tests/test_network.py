@@ -17,7 +17,7 @@ from gymserve.network import NotAnEnvironmentServer, TcpNetwork
 from gymserve.verdict import Verdict, verdict
 from gymserve.websocket import HandshakeFailed
 
-NETWORK = TcpNetwork(connect_timeout_seconds=0.3)
+NETWORK = TcpNetwork(connect_timeout_seconds=1)
 NOT_GZIP = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnone"
 
 
@@ -48,7 +48,7 @@ async def answering(nursery: trio.Nursery, data: bytes | None) -> EnvironmentAdd
     ],
 )
 async def test_a_server_is_alive_that_answers_http_in_time(nursery, data, alive):
-    with trio.fail_after(2):
+    with trio.fail_after(5):
         assert await NETWORK.is_alive(await answering(nursery, data), []) is alive
 
 
