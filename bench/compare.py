@@ -4,10 +4,10 @@
 generator in a process of its own; a figure is the median of all rounds, a ratio that of the ratios of each round. CPU
 is the user and system time of the arm's own process. The arms:
 
-adapter   nemo-gym's resources server with its OpenEnv adapter, as released: no hop, the environment is in the
-process gymserve  `gymserve serve` before the real OpenEnv server bare      bench/bare.py, bare Trio + h11 +
-trio-websocket, before the same OpenEnv server direct    that OpenEnv server itself, from the load generator's
-WebSockets
+- ``adapter``: nemo-gym's resources server with its OpenEnv adapter, as released: no hop, one process
+- ``gymserve``: `gymserve serve` before the real OpenEnv server
+- ``bare``: bench/bare.py, bare Trio + h11 + trio-websocket, before the same OpenEnv server
+- ``direct``: that OpenEnv server itself, from the load generator's WebSockets
 
 Exit status 0 if all targets are met. Needs Linux (/proc).
 """

@@ -120,7 +120,8 @@ class Report:
         """:param options: of a parser that `add_arguments` was given."""
         return cls(
             bench=bench,
-            options={name: plain(value) for name, value in vars(options).items()},
+            # Where files are on this machine is nobody else's business, and changes no figure.
+            options={name: plain(value) for name, value in vars(options).items() if not isinstance(value, Path)},
             is_quick=options.quick,
             machine=Machine.here(),
             began=datetime.now(UTC),
