@@ -31,7 +31,7 @@ from gymserve.reclaiming import Reclaiming
 from gymserve.score import Ending, Score, Tombstone, Verification, masked, verification
 from gymserve.session import Seed, Session, State, Terms, gone
 from gymserve.strays import Strays
-from gymserve.telemetry import Telemetry, Verified
+from gymserve.telemetry import Stopping, Telemetry, Touched, Verified
 from gymserve.toolbox import Toolbox
 from gymserve.traffic import Traffic
 
@@ -281,6 +281,16 @@ class Gateway:
             raise gone(stone)
         raise NoSession(self._past.why_unknown(session_id))
 
+    def touch(self, session_id: str | None) -> float | None:
+        """Seconds until the deadline of the session of that id, whose idle clock started again; None while it has none.
+
+        :raises GymserveError: as `find`.
+        """
+        session = self.find(session_id)
+        left = session.idle_seconds_left
+        self.telemetry.tell(Touched(short(session.id), session.label, left))
+        return left
+
     async def verify(self, session_id: str | None, row: Mapping[str, Any]) -> Verification:
         """The result of a session, masked where it says nothing about the policy. Repeated, the same."""
         session = self._sessions.get(session_id) if session_id is not None else None
@@ -388,7 +398,7 @@ class Gateway:
         """
         self._stop_seeds()
         for session in list(self._sessions.values()):
-            if session.state is State.OPENING:
+            if session.state in (State.WAITING, State.OPENING):
                 session.end(Ending.SHUTDOWN, _SHUT_DOWN)
         with trio.move_on_after(grace_seconds):
             await self._traffic.quiet()
@@ -403,6 +413,7 @@ class Gateway:
         if not self._stops.is_set():
             self._cut_short = sum(session.tombstone is None for session in self._sessions.values())
             self._stops.set()
+            self.telemetry.tell(Stopping(self._cut_short))
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -412,11 +423,7 @@ class Gateway:
 
     def sessions(self) -> list[Session]:
         """Those that hold a place or a score; the ones still in the line are only counted, by `waiting`."""
-        return [
-            session
-            for session in self._sessions.values()
-            if session.state is not State.OPENING or not session.progress.in_line
-        ]
+        return [session for session in self._sessions.values() if session.state is not State.WAITING]
 
     def readiness(self) -> Readiness:
         """Whether a seed now would get a slot without waiting."""
@@ -434,6 +441,15 @@ class Gateway:
     @property
     def waiting(self) -> int:
         return self._opener.line.waiting
+
+    def tombstone(self, short_id: str) -> Tombstone | None:
+        """Of an ended session of this process, by the id that listings show."""
+        return self._past.find(short_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this process stops, and every session has ended."""
+        return self._stops.is_set() and not self._living
 
     @property
     def instance(self) -> str:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -25,6 +26,15 @@ _COUNTED = frozenset({Stage.ANSWER, Stage.OPEN})  # for labels and shares: someb
 
 def _nobody_to_tell() -> None:
     """The default of ``on_wait``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Those of one label who wait."""
+
+    label: str | None
+    waiting: int
+    oldest_wait_seconds: float
 
 
 class MustWait(Exception):
@@ -98,6 +108,12 @@ class Line:
         """How long the one who waits longest has waited; 0 where nobody does."""
         firsts = [queue[0].since_seconds for queue in self._queues.values() if queue]
         return trio.current_time() - min(firsts) if firsts else 0.0
+
+    def queues(self) -> list[Queue]:
+        """The line as it stands, by label; the longest queues first."""
+        now = trio.current_time()
+        queues = [Queue(label, len(queue), now - queue[0].since_seconds) for label, queue in self._queues.items()]
+        return sorted(queues, key=lambda queue: -queue.waiting)
 
     @property
     def is_hopeless(self) -> bool:

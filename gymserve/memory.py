@@ -1,6 +1,7 @@
 """What is remembered for a while."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import trio
@@ -29,6 +30,11 @@ class Memory(Generic[T]):
         self._forget()
         kept = self._kept.get(key)
         return kept[1] if kept is not None else None
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """The oldest first."""
+        self._forget()
+        return ((key, value) for key, (_, value) in self._kept.items())
 
     def pop(self, key: str) -> T | None:
         """The value, which is forgotten now."""

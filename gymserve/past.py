@@ -46,6 +46,10 @@ class Past:
             stone = self._journal.get(session_id)
         return stone
 
+    def find(self, short_id: str) -> Tombstone | None:
+        """Of a session of this process, by the id that listings show."""
+        return next((stone for session_id, stone in self._stones.items() if short(session_id) == short_id), None)
+
     def heard_of(self, session_id: str, stone: Tombstone) -> None:
         """A client asked for an ended session: where its idle timeout ended it, it was ended too soon."""
         reclaimed_at = self._reclaimed.pop(session_id)

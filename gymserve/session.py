@@ -89,13 +89,22 @@ class Seed:
 
 
 class State(enum.StrEnum):
-    """What a listing shows of a session."""
+    """What a listing shows of a session. ``waiting`` is in the line; ``opening`` has its turn."""
 
+    WAITING = "waiting"
     OPENING = "opening"
     IDLE = "idle"
     BUSY = "busy"
     DONE = "done"
     CLOSING = "closing"
+
+
+@dataclass(slots=True)
+class _Clock:
+    """How long a step took, in seconds."""
+
+    started: float
+    seconds: float = 0.0
 
 
 class Session:
@@ -185,7 +194,7 @@ class Session:
         if self.tombstone is not None:
             return State.CLOSING
         if self._deadline is None:
-            return State.OPENING
+            return State.WAITING if self.progress.in_line else State.OPENING
         if self._done:
             return State.DONE
         return State.BUSY if self._deadline.in_flight else State.IDLE
@@ -199,6 +208,11 @@ class Session:
     def is_leaving_its_place(self) -> bool:
         """Its goodbye is under way, or about to be."""
         return self._place is not None and (self.tombstone is not None or self._done)
+
+    @property
+    def age_seconds(self) -> float:
+        """Since its seed."""
+        return trio.current_time() - self._started
 
     @property
     def idle_seconds_left(self) -> float | None:
@@ -430,6 +444,7 @@ class Session:
                 self._spent.waiting,
                 self._spent.resetting,
                 self.progress.tries,
+                self.idle_seconds_left,
             )
         )
         self._ready.answer(None)
@@ -467,16 +482,19 @@ class Session:
     async def _ask_for_the_score(self, action: wire.Step, verify: Verify, opened: Opened) -> None:
         """Whoever verifies again meanwhile waits behind this one, and hears the same."""
         try:
-            with self._stepping():
+            with self._stepping() as clock:
                 answer = await opened.episode.ask(action, timeout_seconds=self._terms.step_timeout_seconds)
         except trio.Cancelled:
+            self._tell_of_a_step(clock)
             verify.fail(gone(self._cut()))
             raise
         except EpisodeError as exc:
+            self._tell_of_a_step(clock)
             self.end(Ending.UNSCORED, f"the verify action failed: {exc}")
         else:
             assert isinstance(answer, wire.Observation)
             self._observe(answer)
+            self._tell_of_a_step(clock)
             if (error := opened.toolbox.error(answer)) is None:
                 self.end(Ending.VERIFIED, "verified")
             else:
@@ -485,31 +503,40 @@ class Session:
 
     async def _step(self, call: Call, opened: Opened) -> None:
         try:
-            with self._stepping():
+            with self._stepping() as clock:
                 answer = await opened.episode.ask(call.step, timeout_seconds=self._terms.step_timeout_seconds)
         except trio.Cancelled:
+            self._tell_of_a_step(clock)
             call.fail(gone(self._cut()))
             raise
         except EpisodeError as exc:
+            self._tell_of_a_step(clock)
             call.fail(self._fault(exc))
         else:
             assert isinstance(answer, wire.Observation)
             self._steps += 1
             self._observe(answer)
+            self._tell_of_a_step(clock)
             call.answer(answer)
             if self._done:
                 self._refuse_the_waiting(EpisodeOver())
 
     @contextmanager
-    def _stepping(self) -> Iterator[None]:
-        started = trio.current_time()
+    def _stepping(self) -> Iterator[_Clock]:
+        clock = _Clock(trio.current_time())
         try:
-            yield
+            yield clock
         finally:
-            seconds = trio.current_time() - started
-            self._spent.stepping += seconds
+            clock.seconds = trio.current_time() - clock.started
+            self._spent.stepping += clock.seconds
             self._settle()
-            self._telemetry.tell(Stepped(short(self.id), self.label, seconds))
+
+    def _tell_of_a_step(self, clock: _Clock) -> None:
+        """Before anybody hears of what it led to."""
+        left = None if self._done else self.idle_seconds_left
+        self._telemetry.tell(
+            Stepped(short(self.id), self.label, clock.seconds, self._steps, self.reward, self._done, left)
+        )
 
     def _observe(self, observation: wire.Observation) -> None:
         self.latest = observation

@@ -24,7 +24,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session has its episode. Seconds."""
+    """A session has its episode. ``idle_seconds_left``: until its deadline, here as in all facts; None while there is
+    none.
+    """
 
     session: str
     label: str | None
@@ -32,6 +34,7 @@ class SessionOpened:
     waited_seconds: float
     reset_seconds: float
     tries: int
+    idle_seconds_left: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,24 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """The environment answered a step, or failed to."""
+    """The environment answered a step, or failed to. ``steps``, ``reward`` and ``done`` are the episode's so far."""
 
     session: str
     label: str | None
     step_seconds: float
+    steps: int
+    reward: float
+    done: bool
+    idle_seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A client that thinks for long had the idle clock of its session start again."""
+
+    session: str
+    label: str | None
+    idle_seconds_left: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +115,14 @@ class Verified:
     reward: float
 
 
-Fact = Waiting | SessionOpened | Called | Stepped | Ended | SlotFreed | ReclaimedAlive | Verified
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """No new sessions are taken: this process stops. ``sessions``: those that it ends."""
+
+    sessions: int
+
+
+Fact = Waiting | SessionOpened | Called | Stepped | Touched | Ended | SlotFreed | ReclaimedAlive | Verified | Stopping
 Listener = Callable[[Fact], None]
 
 

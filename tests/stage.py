@@ -21,8 +21,8 @@ from gymserve.http.access import Guard
 from gymserve.http.app import create_app
 from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.identity import SessionCookie
+from gymserve.instruments import Instruments, fit_instruments
 from gymserve.journal import Journal
-from gymserve.metrics import Metrics
 from gymserve.network import read_schema
 from gymserve.opening import Opener
 from gymserve.pool import open_pool
@@ -191,6 +191,7 @@ class Stage:
     opener: Opener
     network: MemoryNetwork
     app: Any
+    instruments: Instruments
 
     def client(self, address: str = "127.0.0.1", *, pair: Any = None) -> Client:
         """:param pair: streams for its one connection, where memory streams will not do."""
@@ -289,8 +290,9 @@ async def raise_the_curtain(
                 seeding = Seeding(reset_kwargs or {}, derives=derive_seed, warns=True)
                 rollouts = Rollouts(gateway, dialect, seeding, None, kept_seconds=tombstone_seconds)
                 guard = guard or Guard(hosts=["gymserve"])
-                app = create_app(gateway, COOKIE, rollouts, Metrics(gateway), guard, is_followed=is_followed)
-                yield Stage(nursery, gateway, opener, network, app)
+                instruments = fit_instruments(gateway, kept_seconds=tombstone_seconds)
+                app = create_app(gateway, COOKIE, rollouts, instruments, guard, is_followed=is_followed)
+                yield Stage(nursery, gateway, opener, network, app, instruments)
         nursery.cancel_scope.cancel()
 
 

@@ -11,12 +11,14 @@ PACKAGE = Path(__file__).parents[1] / "gymserve"
 ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
-    {"metrics"},
+    {"instruments"},
+    {"metrics", "timelines"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
     {"session", "agenda", "deadline", "alarms", "traffic"},
     {"probing"},
     {"opening", "handovers", "pool", "door", "gate", "line", "ticket", "knocking", "verdict", "call"},
     {"episode", "websocket", "network", "descriptors", "partition", "sending"},
+    {"events"},
     {"telemetry", "collecting"},
     {
         *("__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox"),

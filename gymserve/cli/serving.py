@@ -30,8 +30,8 @@ from gymserve.http.prefix import AsgiApp
 from gymserve.http.rollouts import Dialect, Rollouts
 from gymserve.http.serving import is_socket_inherited, serve
 from gymserve.identity import SessionCookie, SessionToken, new_instance, new_secret
+from gymserve.instruments import fit_instruments
 from gymserve.journal import Journal, JournalFailed, open_journal
-from gymserve.metrics import Metrics
 from gymserve.network import Network, TcpNetwork
 from gymserve.opening import Opener
 from gymserve.pool import Pool, open_pool
@@ -206,13 +206,13 @@ def _tell_of_masks(settings: ServeSettings) -> None:
 async def _open_app(settings: ServeSettings, entrance: Entrance, gateway: Gateway) -> AsyncIterator[AsgiApp]:
     secrets = [secret.get_secret_value() for secret in settings.secret] or [new_secret()]
     cookie = SessionCookie(settings.name, secrets)
-    metrics = Metrics(gateway)
+    instruments = fit_instruments(gateway, kept_seconds=settings.tombstone)
     if settings.mcp == "never":
         yield create_app(
             gateway,
             cookie,
             _rollouts(settings, gateway, None),
-            metrics,
+            instruments,
             entrance.guard,
             is_followed=is_socket_inherited(),
         )
@@ -225,7 +225,7 @@ async def _open_app(settings: ServeSettings, entrance: Entrance, gateway: Gatewa
             gateway,
             cookie,
             _rollouts(settings, gateway, endpoint),
-            metrics,
+            instruments,
             entrance.guard,
             endpoint,
             is_followed=is_socket_inherited(),

@@ -19,7 +19,7 @@ from gymserve.http.reply import refused
 from gymserve.http.rollouts import Rollouts
 from gymserve.http.steering import add_acting_routes
 from gymserve.identity import SessionCookie
-from gymserve.metrics import Metrics
+from gymserve.instruments import Instruments
 
 _log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ def create_app(
     gateway: Gateway,
     cookie: SessionCookie,
     rollouts: Rollouts,
-    metrics: Metrics,
+    instruments: Instruments,
     guard: Guard,
     mcp: McpEndpoint | None = None,
     *,
@@ -46,7 +46,7 @@ def create_app(
     _add_errors(app)
     _add_open_routes(app)
     add_acting_routes(app, gateway)
-    add_own_routes(app, gateway, metrics)
+    add_own_routes(app, gateway, instruments)
     posts = Posts(gateway, cookie, rollouts.handlers(), rollouts.call_tool, is_followed=is_followed)
     served = beside_posts(quiet_hang_ups(app), posts)
     return strip_rollout_prefix(guarded(served if mcp is None else beside_mcp(served, mcp), guard))

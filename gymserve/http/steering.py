@@ -2,7 +2,7 @@
 in one what it did.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
@@ -60,8 +60,7 @@ def add_acting_routes(app: QuartTrio, gateway: Gateway) -> None:
     @app.post("/gymserve/touch")
     async def touch_session() -> Response:
         """For a client that will think long; the idle clock of its session starts again."""
-        session = gateway.find(g.session_id)
-        return answer({"idle_deadline_in_seconds": session.idle_seconds_left})
+        return answer({"idle_deadline_in_seconds": gateway.touch(g.session_id)})
 
     @app.post("/gymserve/close")
     async def close_run() -> Response:
@@ -103,16 +102,18 @@ class _Held(ResponseBody):
     def __init__(self, gateway: Gateway, run: CloseBody) -> None:
         self._gateway = gateway
         self._label = run.label
+        self._lines = self._tell()
         self._holding: AbstractContextManager[None] = gateway.holding(run.label, refused_seconds=run.for_seconds)
 
     async def __aenter__(self) -> AsyncIterator[str]:
         self._holding.__enter__()
-        return self._lines()
+        return self._lines
 
     async def __aexit__(self, *raised: Any) -> None:
         self._holding.__exit__(*raised)
+        await self._lines.aclose()  # where its client left in the middle
 
-    async def _lines(self) -> AsyncIterator[str]:
+    async def _tell(self) -> AsyncGenerator[str]:
         yield written({"held": self._label}) + "\n"
         while True:
             with trio.move_on_after(_BEAT_SECONDS):

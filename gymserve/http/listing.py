@@ -1,0 +1,103 @@
+"""Sessions as they are shown: pages of them, and one with all that happened to it."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gymserve.errors import NoSession
+from gymserve.gateway import Gateway
+from gymserve.http.models import Model
+from gymserve.http.standing import standing
+from gymserve.identity import short
+from gymserve.instruments import Instruments
+from gymserve.score import Tombstone
+from gymserve.session import Session, State
+
+
+class Wanted(Model):
+    """Which sessions a page shows: of a label, in a state, so many, after that one in the order of their ids."""
+
+    label: str | None = None
+    state: State | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+    after: str = ""
+
+    def has(self, session: Session) -> bool:
+        """Those that wait are shown where they are asked for, and else only counted."""
+        if self.label is not None and session.label != self.label:
+            return False
+        return session.state is self.state if self.state is not None else session.state is not State.WAITING
+
+
+def listing(gateway: Gateway, wanted: Wanted, *, latest_event: str) -> dict[str, Any]:
+    sessions = gateway.all_sessions()
+    counts = Counter(session.state for session in sessions)
+    page = _page([session for session in sessions if wanted.has(session)], wanted)
+    return {
+        "instance": gateway.instance,
+        "sessions": [_shown(session) for session in page.sessions],
+        "next": page.next,
+        "matching": page.matching,
+        "counts": {state.value: counts[state] for state in State},
+        **standing(gateway),
+        "event": latest_event,
+    }
+
+
+def story(gateway: Gateway, instruments: Instruments, short_id: str) -> dict[str, Any]:
+    """One session, also one that has ended. :raises NoSession: nothing is known of it."""
+    session = next((session for session in gateway.all_sessions() if short(session.id) == short_id), None)
+    stone = gateway.tombstone(short_id) if session is None else session.tombstone
+    timeline = instruments.timelines.get(short_id)
+    if session is None and stone is None and timeline is None:
+        raise NoSession("gymserve has no session of that id, and remembers none")
+    return {
+        "session": None if session is None else _shown(session),
+        "tombstone": None if stone is None else _tombstone(stone),
+        "timeline": [] if timeline is None else timeline.entries(),
+        "left_out": 0 if timeline is None else timeline.left_out,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    sessions: Iterable[Session]
+    next: str | None
+    matching: int
+
+
+def _page(matching: list[Session], wanted: Wanted) -> _Page:
+    following = [session for session in matching if short(session.id) > wanted.after]
+    limit = len(following) if wanted.limit is None else wanted.limit
+    sessions = heapq.nsmallest(limit, following, key=lambda session: session.id)
+    last = short(sessions[-1].id) if len(sessions) < len(following) else None
+    return _Page(sessions, last, len(matching))
+
+
+def _shown(session: Session) -> dict[str, Any]:
+    left = session.idle_seconds_left
+    return {
+        "id": short(session.id),
+        "label": session.label,
+        "state": session.state,
+        "env": None if session.env is None else str(session.env),
+        "holds_slot": session.place is not None,
+        "steps": session.steps,
+        "reward": session.reward,
+        "age_seconds": round(session.age_seconds, 3),
+        "idle_deadline_in_seconds": None if left is None else round(left, 3),
+    }
+
+
+def _tombstone(stone: Tombstone) -> Mapping[str, Any]:
+    return {
+        "ending": stone.ending.value,
+        "reason": stone.reason,
+        "at_epoch_seconds": round(stone.at_epoch_seconds, 6),
+        "scored": stone.scored,
+        **stone.score.fields(),
+    }
