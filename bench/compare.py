@@ -24,13 +24,13 @@ from typing import Any
 from comparing.fleet import started
 from comparing.loads import LoadFailed
 from comparing.pictures import draw
-from comparing.processes import ServerFailed
 from comparing.rounds import Rounds, difference, middle, played, ratio
 from comparing.scenarios import RATES, Scenario, scenarios
 from reporting import Report, Target, add_arguments, written
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from server import ServerFailed
 
 ROUNDS = 5
 QUICK_ROUNDS = 1

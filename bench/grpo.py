@@ -20,10 +20,10 @@ from pathlib import Path
 import trio
 from reporting import Report, Target, add_arguments, percentile, written
 from rich.table import Table
+from server import ServerFailed
 from training.arm import leaf, run_arm
 from training.figures import PHASES, Figures, rises
 from training.incident import EVALUATED_STEPS, STEPS
-from training.processes import ProcessFailed
 from training.record import ARMS, DIRECT, PATIENT, Plan, Record
 
 SCALE = 12.0
@@ -45,7 +45,7 @@ def plans(options: argparse.Namespace) -> dict[str, Plan]:
 
 
 def measure(options: argparse.Namespace, records: Path) -> None:
-    """Run what was asked for, each into a record of its own. :raises ProcessFailed"""
+    """Run what was asked for, each into a record of its own. :raises ServerFailed"""
     for purpose, plan in plans(options).items():
         for name in options.arm:
             if purpose in options.only:
@@ -186,7 +186,7 @@ def run(options: argparse.Namespace, records: Path) -> int:
     report = Report.begin("grpo", options)
     try:
         measure(options, records)
-    except* ProcessFailed as group:
+    except* ServerFailed as group:
         raise SystemExit(f"grpo: {leaf(group)}") from None
     runs, outages = read(records, "run"), read(records, "outage")
     if not runs:

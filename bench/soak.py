@@ -29,9 +29,9 @@ from pathlib import Path
 import trio
 from rich.console import Console
 from rich.table import Table
+from server import ServerFailed
 from soaking.environment import reserved_port
 from soaking.logs import read_log
-from soaking.processes import ProcessFailed
 from soaking.run import TOMBSTONE_SECONDS, Sample, Soak
 from soaking.watch import Holding, growth
 
@@ -195,7 +195,7 @@ def main() -> int:
         try:
             if not trio.run(soak.run):
                 return INTERRUPTED_STATUS
-        except* ProcessFailed as group:
+        except* ServerFailed as group:
             raise SystemExit("\n".join(f"soak: {failed}" for failed in leaves(group))) from None
         (folder / "samples.json").write_text(json.dumps([asdict(sample) for sample in soak.samples]))
         result = result_of(soak, options, folder)

@@ -1,19 +1,17 @@
 """All servers of a comparison: what is compared, and the OpenEnv servers behind it."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from comparing.processes import Server
+from server import LISTENING, Server, python
 
 SLOTS = 256
 """Of each OpenEnv server: far more than are played at once, so that nobody waits for one that is still being closed."""
 
 _BENCH = Path(__file__).parents[1]
 _UVICORN = r"Uvicorn running on (http://\S+)"
-_LISTENING = r"listening on (http://\S+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,13 @@ def started(peers: Path, folder: Path) -> Iterator[dict[str, Arm]]:
     openenv, nemo_gym = (str(peers / name / "bin" / "python") for name in ("openenv", "nemo_gym"))
     with ExitStack() as stack:
 
-        def start(name: str, *command: str, announcement: str, **environ: str) -> Server:
-            return stack.enter_context(Server(command, folder / f"{name}.log", announcement, environ))
+        def start(name: str, *command: str, announcement: str = LISTENING, **environ: str) -> Server:
+            return stack.enter_context(
+                Server(command, folder / f"{name}.log", announcement=announcement, environ=environ)
+            )
 
         def start_before(name: str, env: Server, *command: str) -> Server:
-            return start(name, sys.executable, *command, env.url, announcement=_LISTENING)
+            return start(name, *python(*command, env.await_start()))
 
         envs, adapters = {}, {}
         for env in ("move", "echo"):

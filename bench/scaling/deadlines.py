@@ -71,11 +71,11 @@ def _reclaim(on: Stage, plan: Plan) -> Outcome:
         )
         trio.run(open_sessions, on.port, names, deadlines.choose, plan.opened_at_once)
         time.sleep(max(0.0, deadlines.begin - _SETTLE_SECONDS - time.monotonic()))
-        cpu_seconds = on.cpu_seconds()
+        cpu_seconds = on.server.cpu_seconds()
         last = deadlines.begin + (plan.sessions - 1) * plan.apart_seconds
         time.sleep(max(0.0, last + _SETTLE_SECONDS - time.monotonic()))
         ended = _wait_for_the_last(on, names)
-    outcome.cpu_us_per_session = 1e6 * (on.cpu_seconds() - cpu_seconds) / plan.sessions
+    outcome.cpu_us_per_session = 1e6 * (on.server.cpu_seconds() - cpu_seconds) / plan.sessions
     outcome.pauses = [pause for pause in on.pauses() if pause.at > deadlines.begin - _SETTLE_SECONDS]
     outcome.other_calls_seconds = [seconds for due, seconds in calls if deadlines.begin <= due <= ended]
     _judge(on, names, deadlines, outcome)

@@ -28,11 +28,11 @@ def run(sessions: int) -> Outcome:
     with stage("--log-format", "json", "--max-connections", "1000") as on:
         trio.run(open_sessions, on.port, [f"warm-up-{number}" for number in range(_WARM_UP_SESSIONS)])
         objects = on.full_collection().objects
-        before_kib, began = on.memory_kib(), time.monotonic()
+        before_kib, began = on.server.memory_kib(), time.monotonic()
         trio.run(open_sessions, on.port, [f"session-{number}" for number in range(sessions)])
         seconds = time.monotonic() - began
         time.sleep(_SETTLE_SECONDS)
-        grown_kib = on.memory_kib() - before_kib
+        grown_kib = on.server.memory_kib() - before_kib
         pauses = [pause for pause in on.pauses() if pause.at > began]
         full = on.full_collection()
         return Outcome(

@@ -1,8 +1,6 @@
 """What a scenario runs against, each a process of its own: the environment server, gymserve, and the prober."""
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-import gymserve
+from server import Server, python
+
 from scaling.environment import Moments
 
 _HERE = Path(__file__).parent
-_START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.02
-_PAGE_KIB = os.sysconf("SC_PAGE_SIZE") / 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +45,11 @@ class FullCollection:
 class Stage:
     """A gymserve before an environment server."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, env_port: int, pauses: Path) -> None:
+    def __init__(self, server: Server, port: int, env_port: int, pauses: Path) -> None:
         self.port = port
-        self._gymserve = process
+        self.server = server
         self._env_port = env_port
         self._pauses = pauses
-
-    def memory_kib(self) -> float:
-        return int(Path(f"/proc/{self._gymserve.pid}/statm").read_text().split()[1]) * _PAGE_KIB
-
-    def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self._gymserve.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def moments(self) -> dict[str, Moments]:
         with urlopen(f"http://127.0.0.1:{self._env_port}/moments", timeout=60) as answer:
@@ -70,7 +61,7 @@ class Stage:
     def full_collection(self) -> FullCollection:
         """Have it make one now, of what is not frozen."""
         before = self._forced()
-        self._gymserve.send_signal(signal.SIGUSR1)
+        self.server.send(signal.SIGUSR1)
         while len(forced := self._forced()) == len(before):
             time.sleep(_POLL_SECONDS)
         return FullCollection(forced[-1]["seconds"], forced[-1]["objects"], forced[-1]["collected"])
@@ -104,21 +95,12 @@ def stage(*options: str) -> Iterator[Stage]:
     """:param options: of ``gymserve serve``."""
     with tempfile.TemporaryDirectory() as name, _environment() as env_port:
         folder = Path(name)
-        log, pauses = folder / "log", folder / "pauses"
-        command = [sys.executable, str(_HERE / "watched.py"), str(pauses), "serve", "--port", "0", *options]
-        command += ["--env", f"http://127.0.0.1:{env_port}"]
-        settings = {name: value for name, value in os.environ.items() if not name.startswith("GYMSERVE_")}
-        settings["PYTHONPATH"] = str(Path(gymserve.__file__).parents[1])  # installed or not
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(command, env=settings, stderr=stderr)
-        try:
-            yield Stage(process, _listening(process, log), env_port, pauses)
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_SECONDS)
-            finally:
-                process.kill()
+        pauses = folder / "pauses"
+        command = python(str(_HERE / "watched.py"), str(pauses), "serve", "--port", "0", *options)
+        with Server([*command, "--env", f"http://127.0.0.1:{env_port}"], folder / "gymserve.log") as server:
+            port = urlsplit(server.await_start()).port
+            assert port is not None
+            yield Stage(server, port, env_port, pauses)
 
 
 @contextmanager
@@ -129,12 +111,3 @@ def _environment() -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.kill()
-
-
-def _listening(process: "subprocess.Popen[bytes]", log: Path) -> int:
-    deadline = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"^listening on \S+:(\d+)$", log.read_text(), re.MULTILINE):
-            return int(found[1])
-        time.sleep(_POLL_SECONDS)
-    raise SystemExit(f"gymserve does not listen: {log.read_text()}")

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import trio
+from server import Server, python
 
 from soaking.http import Unanswered, get
-from soaking.processes import Process
 
 LIFE_SECONDS = (4.0, 9.0)
 _STOPPED_SECONDS = (0.5, 4.0)
@@ -46,20 +46,20 @@ class Environment:
     def __init__(self, port: int, *, slots: int, log: Path, seed: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.lives: Counter[str] = Counter()
-        self._arguments = ("env", "--port", str(port), "--capacity", str(slots))
+        self._arguments = ("-m", "gymserve", "env", "--port", str(port), "--capacity", str(slots))
         self._log = log
         self._chance = random.Random(seed)
-        self._process: Process | None = None
+        self._server: Server | None = None
 
     async def start(self, faults: Sequence[str] = ()) -> None:
-        """Begin a life. :raises ProcessFailed: it cannot."""
-        self._process = Process(*self._arguments, *(f"--fault={fault}" for fault in faults), log=self._log)
-        await self._process.listening()
+        """Begin a life. :raises ServerFailed: it cannot."""
+        self._server = Server(python(*self._arguments, *(f"--fault={fault}" for fault in faults)), self._log)
+        await self._server.listening()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        if self._server is not None:
+            self._server.kill()
+            self._server = None
 
     async def live(self) -> None:
         """Life after life, until cancelled; the one that is under way then goes on, and is not stopped."""
@@ -75,13 +75,13 @@ class Environment:
             self.lives.update(faults.keys() or ["without a fault"])
 
     async def restart(self) -> None:
-        """A life without faults. :raises ProcessFailed: it cannot begin."""
+        """A life without faults. :raises ServerFailed: it cannot begin."""
         self.kill()
         await self.start()
 
     async def revive(self) -> None:
-        """See that it lives, in whichever way. :raises ProcessFailed: it cannot."""
-        if self._process is None or self._process.status is not None:
+        """See that it lives, in whichever way. :raises ServerFailed: it cannot."""
+        if self._server is None or self._server.status is not None:
             await self.start()
 
     async def episodes(self) -> int | None:
@@ -93,26 +93,26 @@ class Environment:
             return None
 
     async def _live_one(self) -> None:
-        process = self._process
-        assert process is not None
+        server = self._server
+        assert server is not None
         await trio.sleep(self._chance.uniform(*LIFE_SECONDS))
         ends = self._chance.choice((signal.SIGKILL, signal.SIGTERM))
         if self._chance.random() < _STOPPED_SHARE:
-            await self._stop_for_a_while(process, and_wake=ends is signal.SIGTERM or self._chance.random() < 0.5)
-        process.send(ends)
-        await process.ended()
+            await self._stop_for_a_while(server, and_wake=ends is signal.SIGTERM or self._chance.random() < 0.5)
+        server.send(ends)
+        await server.ended()
         self.lives[f"ended with {ends.name}"] += 1
 
-    async def _stop_for_a_while(self, process: Process, *, and_wake: bool) -> None:
+    async def _stop_for_a_while(self, server: Server, *, and_wake: bool) -> None:
         self.lives["stopped for a while"] += 1
-        process.send(signal.SIGSTOP)
+        server.send(signal.SIGSTOP)
         try:
             await trio.sleep(self._chance.uniform(*_STOPPED_SECONDS))
         except trio.Cancelled:
-            process.send(signal.SIGCONT)
+            server.send(signal.SIGCONT)
             raise
         if and_wake:
-            process.send(signal.SIGCONT)
+            server.send(signal.SIGCONT)
             await trio.sleep(self._chance.uniform(*LIFE_SECONDS) / 2)
 
 

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from server import Server, ServerFailed, python
 
 from soaking.clients import Clients, finishes
 from soaking.environment import Environment
 from soaking.http import Unanswered, get
 from soaking.ledger import Ledger
-from soaking.processes import Process, ProcessFailed
 from soaking.watch import Holding, connections, holding
 
 TOMBSTONE_SECONDS = 10.0
 _SERVING = (
+    "-m",
+    "gymserve",
     "serve",
     "--port=0",
     "--log-format=json",
@@ -65,7 +67,7 @@ class Soak:
         self._seconds = seconds
 
     async def run(self) -> bool:
-        """False if it was interrupted twice, and says nothing. :raises ExceptionGroup: of ProcessFailed, where there is
+        """False if it was interrupted twice, and says nothing. :raises ExceptionGroup: of ServerFailed, where there is
         nothing to soak: a process did not start, or gymserve ended by itself.
         """
         finished = False
@@ -89,13 +91,13 @@ class Soak:
 
     async def _run_stages(self) -> None:
         await self.environment.start()
-        gymserve = Process(*_SERVING, f"--env={self.environment.url}", log=self._log)
+        gymserve = Server(python(*_SERVING, f"--env={self.environment.url}"), self._log)
         try:
             await self._soak(gymserve, await gymserve.listening())
         finally:
             gymserve.kill()
 
-    async def _soak(self, gymserve: Process, url: str) -> None:
+    async def _soak(self, gymserve: Server, url: str) -> None:
         clients = Clients(url, self.ledger, self._clients_seed)
         await self._play_without_faults(clients)
         await self._silence(gymserve, url)
@@ -119,7 +121,7 @@ class Soak:
         if finished != _ROLLOUTS_WITHOUT_FAULTS:
             self.ledger.fault(f"without faults {finished} of {_ROLLOUTS_WITHOUT_FAULTS} rollouts finished")
 
-    async def _load_it(self, clients: Clients, gymserve: Process) -> None:
+    async def _load_it(self, clients: Clients, gymserve: Server) -> None:
         began = trio.current_time()
         with self._load:
             self._load.deadline = began + self._seconds
@@ -129,15 +131,15 @@ class Soak:
                 await self._sample(gymserve)
         self.load_seconds = trio.current_time() - began
 
-    async def _sample(self, gymserve: Process) -> None:
+    async def _sample(self, gymserve: Server) -> None:
         began = trio.current_time()
         while gymserve.status is None:
             at_seconds = trio.current_time() - began
             self.samples.append(Sample(at_seconds, self.ledger.rollouts, holding(gymserve.pid)))
             await trio.sleep(_SAMPLE_SECONDS)
-        raise ProcessFailed(f"gymserve ended by itself, with status {gymserve.status}")
+        raise ServerFailed(f"gymserve ended by itself, with status {gymserve.status}")
 
-    async def _silence(self, gymserve: Process, url: str) -> dict[str, int]:
+    async def _silence(self, gymserve: Server, url: str) -> dict[str, int]:
         """What is still there though nobody does anything any more; it has some time to go away."""
         left = {}
         with trio.move_on_after(_SETTLE_SECONDS):
@@ -147,7 +149,7 @@ class Soak:
             self.ledger.fault(f"{what}: {number} left {_SETTLE_SECONDS:g} s after the last request")
         return left
 
-    async def _left(self, gymserve: Process, url: str) -> dict[str, int]:
+    async def _left(self, gymserve: Server, url: str) -> dict[str, int]:
         try:
             listing = await get(url, "gymserve/sessions")
         except (Unanswered, OSError) as exc:
@@ -161,7 +163,7 @@ class Soak:
         }
         return {what: number for what, number in left.items() if number}
 
-    async def _stop(self, gymserve: Process) -> None:
+    async def _stop(self, gymserve: Server) -> None:
         gymserve.send(signal.SIGTERM)
         status = None
         with trio.move_on_after(_STOP_SECONDS):

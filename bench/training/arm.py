@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from server import Server, python
 from soaking.environment import reserved_port
 from soaking.http import Unanswered, get
 
@@ -31,7 +32,6 @@ from training.incident import (
 )
 from training.learner import Learner
 from training.playing import OpenTools
-from training.processes import Server, serving
 from training.record import Arm, Batch, Plan, Record, Rollout
 from training.resources import Resources
 from training.sink import RunAborted, Sink
@@ -61,8 +61,8 @@ class EnvironmentProcess:
         self._server: Server | None = None
 
     async def start(self, listen_at: float = 0.0) -> None:
-        """:raises ProcessFailed"""
-        self._server = Server([*self._arguments, "--listen-at", str(listen_at)], self._log)
+        """:raises ServerFailed"""
+        self._server = Server(python(*self._arguments, "--listen-at", str(listen_at)), self._log)
         await self._server.listening()
 
     def kill(self) -> None:
@@ -70,7 +70,7 @@ class EnvironmentProcess:
             self._server.kill()
 
     async def crash(self, for_seconds: float) -> tuple[float, float]:
-        """Be down for so long; from when to when. :raises ProcessFailed"""
+        """Be down for so long; from when to when. :raises ServerFailed"""
         self.kill()
         down_at = time.monotonic()
         with self.events.open("a") as events:
@@ -160,7 +160,7 @@ def leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def run_arm(arm: Arm, plan: Plan, folder: Path) -> Record:
-    """Run it, and wait for its slots. :param folder: for logs. :raises ProcessFailed"""
+    """Run it, and wait for its slots. :param folder: for logs. :raises ServerFailed"""
     with reserved_port() as port:
         environment = EnvironmentProcess(port, plan.scale, folder)
         try:
@@ -181,8 +181,8 @@ async def way_to(arm: Arm, plan: Plan, environment_url: str, folder: Path) -> As
         yield Direct(parse_address(environment_url), Pace(plan.scale)).open
         return
     arguments = gymserve_arguments(arm, Pace(plan.scale), environment_url)
-    async with serving("-m", "gymserve", *arguments, log=folder / "serve.log") as url:
-        yield Resources(url).open
+    with Server(python("-m", "gymserve", *arguments), folder / "serve.log") as server:
+        yield Resources(await server.listening()).open
 
 
 def gymserve_arguments(arm: Arm, pace: Pace, environment_url: str) -> Sequence[str]:

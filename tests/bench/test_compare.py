@@ -10,12 +10,11 @@ import pytest
 from compare import targets
 from comparing.fleet import Arm
 from comparing.loads import LoadFailed, Outcome, Work, measured
-from comparing.processes import Server, ServerFailed
 from comparing.rounds import Rounds, difference, middle, played, ratio
 from comparing.scenarios import Scenario, scenarios
+from server import Server, ServerFailed
 
 BENCH = Path(__file__).parents[2] / "bench"
-LISTENING = r"listening on (http://\S+)"
 IDLE_DAY = '{"battery_mw": 0, "generator_mw": 0}'
 
 
@@ -68,7 +67,7 @@ def environment_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arm
     """An OpenEnv server of GridSim days, driven directly."""
     log = tmp_path_factory.mktemp("compare") / "env.log"
     command = [sys.executable, "-m", "gymserve", "env", "--port", "0", "--capacity", "4"]
-    with Server(command, log, LISTENING, {}) as server:
+    with Server(command, log) as server:
         yield Arm(server.await_start().replace("http:", "ws:"), server)
 
 
@@ -108,7 +107,7 @@ def test_a_short_run_has_every_scenario_with_all_of_its_arms() -> None:
 
 def test_a_server_that_does_not_start_is_told_with_what_it_said(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such environment')"]
-    with Server(command, tmp_path / "adapter.log", LISTENING, {}) as server:
+    with Server(command, tmp_path / "adapter.log") as server:
         with pytest.raises(ServerFailed, match=r"adapter does not listen:\nno such environment"):
             server.await_start()
         with pytest.raises(ServerFailed, match="adapter has ended"):
