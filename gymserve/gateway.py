@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from gymserve.alarms import Alarms
+from gymserve.contents import Seeded
 from gymserve.errors import (
     GymserveError,
     LineFull,
@@ -211,6 +212,16 @@ class Gateway:
         self._sessions[session_id] = session
         self._living += 1
         self._in_line.add(session_id)
+        if self.telemetry.is_recorded:
+            self.telemetry.tell_content(
+                Seeded(
+                    short(session_id),
+                    seed.label,
+                    seed.row,
+                    seed.row_bytes,
+                    self._opener.all_reset_kwargs(seed.reset_kwargs),
+                )
+            )
         self._clean_context.run(self._nursery.start_soon, self._run, session)
         return session
 

@@ -145,6 +145,10 @@ class Opener:
             expected_wait_seconds=None if expected is None else round(expected, 3),
         )
 
+    def all_reset_kwargs(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a reset gets for a row that has its ``own``."""
+        return {**self._reset_kwargs, **own}
+
     async def open(
         self, nursery: trio.Nursery, reset_kwargs: Mapping[str, Any], progress: Progress, *, label: str | None = None
     ) -> Opened:
@@ -157,8 +161,7 @@ class Opener:
         ticket = self._join(label, progress)
         try:
             with trio.move_on_after(self._budget_seconds):
-                kwargs = {**self._reset_kwargs, **reset_kwargs}
-                opened = await self._open_in_turn(nursery, kwargs, ticket, progress)
+                opened = await self._open_in_turn(nursery, self.all_reset_kwargs(reset_kwargs), ticket, progress)
                 self._hand_overs.note()
                 return opened
         except EnvironmentFailed:

@@ -43,6 +43,7 @@ from gymserve.errors import (
     ShuttingDown,
 )
 from gymserve.identity import short
+from gymserve.narrator import Narrator
 from gymserve.opening import Opened, Opener, Place, Progress
 from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone, reward_components
 from gymserve.telemetry import Called, Ended, SessionOpened, SlotFreed, Stepped, Telemetry, Waiting
@@ -80,12 +81,15 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class Seed:
     """What a client asks for: ``label`` is its run's name, ``reset_kwargs`` what its episode's reset gets,
-    ``idle_timeout_seconds`` its own idle timeout, None for everybody's.
+    ``idle_timeout_seconds`` its own idle timeout, None for everybody's. ``row`` is all that it sent, in ``row_bytes``,
+    for whoever records it.
     """
 
     label: str | None = None
     reset_kwargs: Mapping[str, Any] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
+    row: Mapping[str, Any] | None = None
+    row_bytes: int = 0
 
 
 class State(enum.StrEnum):
@@ -144,6 +148,7 @@ class Session:
         self._alarms = alarms
         self._traffic = traffic
         self._telemetry = telemetry
+        self._narrator = Narrator(telemetry, session_id, seed.label)
         self._on_done = on_done
         self._on_end = on_end
         self._ready: Reply[None] = Reply()
@@ -293,6 +298,7 @@ class Session:
         self._ready.fail(ShuttingDown() if ending is Ending.SHUTDOWN else refusal)
         self._refuse_the_waiting(refusal)
         self._cut_short()
+        self._narrator.ends()
         self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
         self._on_end(self)
         self._telemetry.tell(
@@ -429,6 +435,7 @@ class Session:
         )
         self._thinking_since = now
         self._observe(opened.observation)
+        self._narrator.begins(opened, self._spent.waiting, self.progress.tries)
         opened.episode.on_lost = self._on_lost
         self._log.info(
             "session opened",
@@ -481,6 +488,7 @@ class Session:
 
     async def _ask_for_the_score(self, action: wire.Step, verify: Verify, opened: Opened) -> None:
         """Whoever verifies again meanwhile waits behind this one, and hears the same."""
+        self._narrator.asks_for_the_score(action)
         try:
             with self._stepping() as clock:
                 answer = await opened.episode.ask(action, timeout_seconds=self._terms.step_timeout_seconds)
@@ -489,10 +497,12 @@ class Session:
             verify.fail(gone(self._cut()))
             raise
         except EpisodeError as exc:
+            self._narrator.fails(exc)
             self._tell_of_a_step(clock)
             self.end(Ending.UNSCORED, f"the verify action failed: {exc}")
         else:
             assert isinstance(answer, wire.Observation)
+            self._narrator.hears(answer)
             self._observe(answer)
             self._tell_of_a_step(clock)
             if (error := opened.toolbox.error(answer)) is None:
@@ -502,6 +512,7 @@ class Session:
         verify.answer(None)
 
     async def _step(self, call: Call, opened: Opened) -> None:
+        self._narrator.acts(call.step)
         try:
             with self._stepping() as clock:
                 answer = await opened.episode.ask(call.step, timeout_seconds=self._terms.step_timeout_seconds)
@@ -510,10 +521,12 @@ class Session:
             call.fail(gone(self._cut()))
             raise
         except EpisodeError as exc:
+            self._narrator.fails(exc)
             self._tell_of_a_step(clock)
             call.fail(self._fault(exc))
         else:
             assert isinstance(answer, wire.Observation)
+            self._narrator.hears(answer)
             self._steps += 1
             self._observe(answer)
             self._tell_of_a_step(clock)

@@ -252,6 +252,7 @@ Seeds = Annotated[
     Annotated[str, AfterValidator(_checked_seeds)] | None, BeforeValidator(_seeds), Form("SEEDS", ACCEPTED_SEEDS)
 ]
 FileName = Annotated[Annotated[str, Field(min_length=1)] | None, Form("FILE", "the name of a file")]
+DirectoryName = Annotated[Annotated[str, Field(min_length=1)] | None, Form("DIR", "the name of a directory")]
 Label = Annotated[
     Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)] | None,
     Form("TEXT", "1 to 200 printable characters"),
@@ -271,6 +272,12 @@ OptionalCount = Annotated[
 ]
 Size = Annotated[
     float, Field(gt=0, le=1024), BeforeValidator(_number), Form("MIB", "a number of MiB greater than 0, at most 1024")
+]
+Bytes = Annotated[
+    int,
+    Field(ge=0, le=2**30),
+    BeforeValidator(_number),
+    Form("BYTES", "a whole number of bytes from 0 to 1073741824"),
 ]
 JsonObject = Annotated[
     dict[str, JsonValue],
@@ -443,6 +450,12 @@ class ServeSettings(Settings):
     ] = Field(default=60.0, description="Seconds until a connection whose other end is cut off is given up; 0 = never.")
     journal: FileName = Field(
         default=None, description="File of final scores, so that a restarted gymserve can tell them."
+    )
+    record: DirectoryName = Field(
+        default=None, description="Directory that gets a file of each episode: its row, actions, observations, rewards."
+    )
+    record_max_bytes: Bytes = Field(
+        default=65_536, description="Longest observation (bytes of JSON) that is recorded whole."
     )
     log_format: LogFormat = Field(default="text", description="How log lines are written.")
     secret: Secrets = Field(

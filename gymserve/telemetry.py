@@ -6,8 +6,11 @@ sessions listens here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
+
+from gymserve.contents import Content
 
 _log = structlog.get_logger()
 
@@ -124,6 +127,7 @@ class Stopping:
 
 Fact = Waiting | SessionOpened | Called | Stepped | Touched | Ended | SlotFreed | ReclaimedAlive | Verified | Stopping
 Listener = Callable[[Fact], None]
+Recorder = Callable[[Fact | Content], None]
 
 
 class Telemetry:
@@ -131,13 +135,35 @@ class Telemetry:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._recorders: list[Recorder] = []
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
+    def record(self, recorder: Recorder) -> None:
+        """Have ``recorder`` hear contents too."""
+        self._listeners.append(recorder)
+        self._recorders.append(recorder)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether anybody hears contents: where nobody does they need not be put together."""
+        return bool(self._recorders)
+
     def tell(self, fact: Fact) -> None:
         for listener in self._listeners:
-            try:
-                listener(fact)
-            except Exception:  # what counts sessions must not end them
-                _log.exception("a listener of the telemetry failed")
+            _hand_to(listener, fact)
+
+    def tell_content(self, content: Content) -> None:
+        for recorder in self._recorders:
+            _hand_to(recorder, content)
+
+
+_Told = TypeVar("_Told")
+
+
+def _hand_to(listener: Callable[[_Told], None], told: _Told) -> None:
+    try:
+        listener(told)
+    except Exception:  # what counts sessions must not end them
+        _log.exception("a listener of the telemetry failed")

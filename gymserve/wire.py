@@ -135,12 +135,13 @@ def action(value: Mapping[str, Any]) -> Step:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The answer to reset and step alike. ``reward`` is as received: a number, a boolean or None (NaN and infinities
-    arrive as None).
+    arrive as None). ``characters``: of the message that it was received in.
     """
 
     fields: Mapping[str, Any]
     reward: Any = None
     done: bool = False
+    characters: int = field(default=0, compare=False, repr=False)
 
     def encode(self) -> str:
         data = {"observation": dict(self.fields), "reward": _finite(self.reward), "done": self.done}
@@ -235,7 +236,7 @@ def _observation(data: Mapping[str, Any], text: str | bytes) -> Observation:
     fields = data.get("observation")
     if not isinstance(fields, dict):
         raise WireError(f"an observation that is not an object: {_shorten(text)}")
-    return Observation(fields, _finite(data.get("reward")), data.get("done") is True)
+    return Observation(fields, _finite(data.get("reward")), data.get("done") is True, len(text))
 
 
 def _finite(reward: Any) -> Any:

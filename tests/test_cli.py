@@ -140,6 +140,8 @@ EVERYTHING = ServeSettings(
     max_lifetime=None,
     observation_tool=None,
     hide_reward=True,
+    record="trajectories",
+    record_max_bytes=1000,
     reset_kwargs={"level": 2, "tags": ["a"]},
 )
 TOML = """
@@ -149,6 +151,8 @@ name = "evaluation"
 max_lifetime = "off"
 observation_tool = "off"
 hide_reward = true
+record = "trajectories"
+record_max_bytes = 1000
 [reset_kwargs]
 level = 2
 tags = ["a"]
@@ -162,6 +166,8 @@ name: evaluation
 max_lifetime: off
 observation_tool: off
 hide_reward: yes
+record: trajectories
+record_max_bytes: 1000
 reset_kwargs: {level: 2, tags: [a]}
 """
 
@@ -178,6 +184,8 @@ def test_variables_and_flags_say_the_same_as_files(terminal: Terminal) -> None:
         "name": "evaluation",
         "max_lifetime": "off",
         "observation_tool": "off",
+        "record": "trajectories",
+        "record_max_bytes": "1000",
         "reset_kwargs": '{"level": 2, "tags": ["a"]}',
     }
     terminal.environ = {f"GYMSERVE_{key.upper()}": text for key, text in texts.items()}

@@ -3,16 +3,16 @@
 import json
 import math
 import os
-import resource
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from counting import Counting
+from full_disk import full_at
 from stage import COOKIE, Client, Stage, raise_the_curtain
 from structlog.testing import capture_logs
 
@@ -284,17 +284,6 @@ async def test_a_predecessor_that_is_about_to_end_is_waited_for(autojump_clock, 
 
 
 # A disk that is full
-
-
-@contextmanager
-def full_at(size_bytes: int) -> Iterator[Callable[[], None]]:
-    """No file of ours can grow beyond that size; call it to end that."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def test_a_full_disk_ends_no_session_and_loses_nothing_when_there_is_room_again(autojump_clock, path):

@@ -12,17 +12,17 @@ ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
     {"instruments"},
-    {"metrics", "timelines"},
+    {"metrics", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
-    {"session", "agenda", "deadline", "alarms", "traffic"},
+    {"session", "narrator", "agenda", "deadline", "alarms", "traffic"},
     {"probing"},
     {"opening", "handovers", "pool", "door", "gate", "line", "ticket", "knocking", "verdict", "call"},
     {"episode", "websocket", "network", "descriptors", "partition", "sending"},
     {"events"},
-    {"telemetry", "collecting"},
+    {"telemetry", "contents", "collecting"},
     {
         *("__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox"),
-        *("rows", "seeds", "shares", "aggregate"),
+        *("rows", "seeds", "shares", "aggregate", "strict_json"),
     },
 )
 """From top to bottom; a room is a module or a folder of the package."""

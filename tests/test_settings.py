@@ -64,6 +64,9 @@ TAKEN: list[tuple[str, object, object]] = [
     ("allowed_host", "gym.example\nnode17", ("gym.example", "node17")),
     ("allowed_host", ["gym.example"], ("gym.example",)),
     ("tls_cert", "chain.pem", "chain.pem"),
+    ("record", "/var/trajectories", "/var/trajectories"),
+    ("record_max_bytes", "0", 0),
+    ("record_max_bytes", 1_000_000, 1_000_000),
 ]
 
 REFUSED: list[tuple[str, object]] = [
@@ -172,6 +175,13 @@ REFUSED: list[tuple[str, object]] = [
     ("allowed_host", ["[::1]"]),
     ("allowed_host", ["a b"]),
     ("tls_key", ""),
+    ("record", ""),
+    ("record", 7),
+    ("record_max_bytes", -1),
+    ("record_max_bytes", 2**30 + 1),
+    ("record_max_bytes", 0.5),
+    ("record_max_bytes", True),
+    ("record_max_bytes", "off"),
     ("idle_timout", 5),
 ]
 

@@ -35,13 +35,16 @@ from gymserve.journal import Journal, JournalFailed, open_journal
 from gymserve.network import Network, TcpNetwork
 from gymserve.opening import Opener
 from gymserve.pool import Pool, open_pool
+from gymserve.recording import open_recorder
 from gymserve.resets import ResetRules, parse_failed_observation
 from gymserve.score import RewardRule
 from gymserve.seeds import Seeding
 from gymserve.session import Terms
 from gymserve.settings import ServeSettings
 from gymserve.shares import Shares, parse_share
+from gymserve.telemetry import Telemetry
 from gymserve.toolbox import taken_names, with_reward, without_reward
+from gymserve.trajectories import RecordingFailed
 
 _log = structlog.get_logger()
 
@@ -56,7 +59,7 @@ Until = Callable[[EndingSignal], Awaitable[None]]
 
 def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> int:
     """Serve until SIGINT or SIGTERM, what ``until`` waits for, or the end of a drain; 0, or 1 if the address could not
-    be bound or the journal not be used.
+    be bound, or the journal or the directory of trajectories not be used.
 
     At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
@@ -82,6 +85,8 @@ async def _run(settings: ServeSettings, entrance: Entrance, until: Until) -> int
                 nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
         except* JournalFailed as group:
             tell(f"{group.exceptions[0]} (--journal)")
+        except* RecordingFailed as group:
+            tell(f"{group.exceptions[0]} (--record)")
     return status
 
 
@@ -108,7 +113,7 @@ async def compose_gateway(
     )
     shares = Shares(parse_share(text) for text in settings.label)
     descriptors = Descriptors(max_clients=settings.max_connections)
-    async with _journal(settings, instance) as journal:
+    async with _journal(settings, instance) as journal, _telemetry(settings, instance) as telemetry:
         async with open_pool(network, _door_terms(settings), shares, max_held=descriptors.episodes) as pool:
             for server in servers:
                 pool.add(server.address, slots=server.slots)
@@ -121,6 +126,7 @@ async def compose_gateway(
                 max_waiting=settings.max_waiting,
                 instance=instance,
                 journal=journal,
+                telemetry=telemetry,
             ) as gateway:
                 yield gateway
 
@@ -135,6 +141,19 @@ async def _journal(settings: ServeSettings, instance: str) -> AsyncIterator[Jour
         _log.warning("--journal without GYMSERVE_SECRET: after a restart nobody's cookie is understood")
     async with open_journal(Path(settings.journal), instance, kept_seconds=settings.tombstone) as journal:
         yield journal
+
+
+@asynccontextmanager
+async def _telemetry(settings: ServeSettings, instance: str) -> AsyncIterator[Telemetry]:
+    """:raises RecordingFailed: the directory cannot be used."""
+    telemetry = Telemetry()
+    if settings.record is None:
+        yield telemetry
+        return
+    max_bytes = settings.record_max_bytes
+    async with open_recorder(Path(settings.record), instance, max_observation_bytes=max_bytes) as recorder:
+        telemetry.record(recorder.hear)
+        yield telemetry
 
 
 async def serve_http(

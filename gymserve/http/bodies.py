@@ -8,6 +8,7 @@ from quart import Response
 
 from gymserve.errors import BadArguments
 from gymserve.nesting import MAX_DEPTH, is_too_deep
+from gymserve.strict_json import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,8 @@ def _no_such_constant(name: str) -> Any:
     raise _NotJson(name)
 
 
-# Both are kept: json.loads and json.dumps make a new one for each call that wants anything unusual of them.
+# Kept: json.loads makes a new one for each call that wants anything unusual of it.
 _READER = json.JSONDecoder(parse_constant=_no_such_constant)
-_WRITER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _read(text: str) -> Any:
@@ -72,13 +72,3 @@ def answer(value: Any, status: int = 200) -> Response:
 def encoded(value: Any) -> bytes:
     """``value`` as a JSON body."""
     return written(value).encode("ascii")
-
-
-def written(value: Any) -> str:
-    """``value`` as compact JSON in ASCII."""
-    try:
-        return _WRITER.encode(value)
-    except ValueError:
-        # A number beyond a float's range (1e400) reads as infinity, which JSON cannot say; OpenEnv says null there,
-        # and so do we.
-        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))

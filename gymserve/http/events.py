@@ -14,8 +14,8 @@ from quart.wrappers.response import ResponseBody
 from gymserve.errors import GymserveError
 from gymserve.events import Event, Events, Missed
 from gymserve.gateway import Gateway
-from gymserve.http.bodies import written
 from gymserve.http.standing import standing
+from gymserve.strict_json import written
 
 EVENT_STREAM = "text/event-stream"
 

@@ -14,10 +14,11 @@ from gymserve import wire
 from gymserve.call import Call
 from gymserve.errors import BadArguments, GymserveError
 from gymserve.gateway import Gateway
-from gymserve.http.bodies import read_object, written
+from gymserve.http.bodies import read_object
 from gymserve.http.tools import begin_call
 from gymserve.memory import Memory
 from gymserve.session import Session
+from gymserve.strict_json import written
 from gymserve.toolbox import Toolbox
 
 _REQUEST_ID = "_ng_step_request_id"

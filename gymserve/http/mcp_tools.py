@@ -13,11 +13,11 @@ import structlog
 
 from gymserve.errors import BadArguments, GymserveError, GymserveFailed
 from gymserve.gateway import Gateway
-from gymserve.http.bodies import written
 from gymserve.http.tools import call_tool
 from gymserve.identity import TOKEN_HEADER, SessionToken
 from gymserve.nesting import MAX_DEPTH, is_too_deep
 from gymserve.session import Session
+from gymserve.strict_json import written
 from gymserve.toolbox import Function, Toolbox, observation_function
 
 _log = structlog.get_logger()

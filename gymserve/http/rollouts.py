@@ -106,12 +106,13 @@ class Rollouts:
             raise TooManyConnections
         return read_object(asked.body).value
 
-    def _task(self, asked: Asked, row: Mapping[str, Any], **told: str) -> Task:
+    def _task(self, asked: Asked, row: Mapping[str, Any], **told: Any) -> Task:
         return read_task(
             row,
             self._seeding,
             label_header=_utf8(asked.header(_LABEL_HEADER)),
             idle_timeout_header=asked.header(_IDLE_TIMEOUT_HEADER),
+            sent_bytes=len(asked.body),
             **told,
         )
 
@@ -125,8 +126,11 @@ class Rollouts:
 
     async def _seed_by_name(self, asked: Asked, seed: TypedSeed) -> Reply:
         name = seed.resources_session_id
-        task = self._task(asked, seed.task_data, name=name, taskset=seed.task_id.taskset)
-        session = await self._gateway.begin_by_name(name, seed.model_dump(), task.seed)
+        payload = seed.model_dump()
+        # The name is left out of what is recorded: who knows it can close the session.
+        sent = {key: value for key, value in payload.items() if key != "resources_session_id"}
+        task = self._task(asked, seed.task_data, name=name, taskset=seed.task_id.taskset, sent=sent)
+        session = await self._gateway.begin_by_name(name, payload, task.seed)
         asked.take_effect()
         asked.session_id = session.id
         try:

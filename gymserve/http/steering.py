@@ -15,8 +15,9 @@ from quart_trio import QuartTrio
 from gymserve.address import parse_address
 from gymserve.errors import ShuttingDown
 from gymserve.gateway import Gateway
-from gymserve.http.bodies import answer, read_object, written
+from gymserve.http.bodies import answer, read_object
 from gymserve.http.models import Body, Model, read_model
+from gymserve.strict_json import written
 
 _LONGEST_SECONDS = 7 * 24 * 3600.0
 _BEAT_SECONDS = 15.0

@@ -30,16 +30,22 @@ def read_task(
     idle_timeout_header: str | None,
     name: str | None = None,
     taskset: str | None = None,
+    sent: Mapping[str, Any] | None = None,
+    sent_bytes: int = 0,
 ) -> Task:
     """What ``row`` asks, with what a typed seed says beside it: its session's ``name``, and its ``taskset`` as the last
     resort for a label.
 
+    :param sent: what is recorded as the row, where it is not ``row`` alone; ``sent_bytes`` of JSON.
     :raises BadArguments: the row's ``reset_kwargs``, its label or its idle timeout cannot be used, or it is nested too
         deep.
     """
     kwargs = seeding.kwargs(row, _reset_kwargs(row), name)
     idle_timeout_seconds = _idle_timeout_seconds(row, idle_timeout_header)
-    return Task(Seed(_label(row, label_header, taskset), kwargs, idle_timeout_seconds), _lists_tools(row))
+    seed = Seed(
+        _label(row, label_header, taskset), kwargs, idle_timeout_seconds, row if sent is None else sent, sent_bytes
+    )
+    return Task(seed, _lists_tools(row))
 
 
 def _idle_timeout_seconds(row: Mapping[str, Any], header: str | None) -> float | None:
