@@ -76,9 +76,10 @@ async def test_a_session_whose_turn_it_is_opens(autojump_clock):
     async with raise_the_curtain(counting(1, "slow-reset:20")) as stage:
         await asking(stage, "a")
         await trio.sleep_until(10)
-        body = await look(stage)
+        body = await look(stage, "?slots=true")
         assert [(row["state"], row["env"], row["age_seconds"]) for row in body["sessions"]] == [("opening", None, 10)]
         assert (body["counts"]["opening"], body["waiting"], body["servers"][0]["held"]) == (1, 0, 1)
+        assert body["servers"][0]["slots"] == {"opening": 1, "idle": 0, "busy": 0, "closing": 0}
 
 
 async def test_those_in_the_line_are_listed_where_they_are_asked_for(autojump_clock):
@@ -125,6 +126,43 @@ async def test_pages_have_every_session_once_also_where_some_end_meanwhile(autoj
         assert len(clients) == 30
 
 
+async def test_the_first_in_an_order_are_shown_where_one_is_asked_for(autojump_clock):
+    async with raise_the_curtain(counting(9, "slow-step:20"), idle_timeout_seconds=100) as stage:
+        first = await seeded(stage, "b", reset_kwargs={"target": 1})
+        await trio.sleep_until(10)
+        second = await seeded(stage, "c")
+        await trio.sleep_until(15)
+        await seeded(stage, None)
+        await first.send("POST", "/step", {"by": 1})
+        await trio.sleep_until(40)
+        await second.step()
+        await second.step()
+        await second.send("POST", "/step", {"by": 1})
+        await trio.sleep_until(90)
+        await seeded(stage, "a")
+        sessions = {sort: of(await look(stage, f"?sort={sort}")) for sort in ("expires", "age", "steps", "label")}
+        assert sessions == {
+            "expires": [None, "a", "b", "c"],  # one is done and holds no slot, one is busy
+            "age": ["b", "c", None, "a"],
+            "steps": ["c", "b", None, "a"],
+            "label": ["a", "b", "c", None],
+        }
+        some = await look(stage, "?sort=steps&limit=2")
+        assert (of(some), some["matching"], some["next"]) == (["c", "b"], 4, None)
+        assert of(await look(stage, "?sort=age&state=idle")) == [None, "a"]
+
+
+async def test_the_slots_of_each_server_are_told_by_what_holds_them(autojump_clock):
+    async with raise_the_curtain(counting(5, "slow-step:20", "slow-close:20")) as stage:
+        clients = [await seeded(stage, reset_kwargs={"target": 1}) for _ in range(5)]
+        await clients[0].step()
+        await clients[1].send("POST", "/step", {"by": 1})
+        await clients[2].verify()
+        await wait_all_tasks_blocked()
+        [server] = (await look(stage, "?slots=true&limit=1"))["servers"]
+        assert (server["held"], server["slots"]) == (5, {"opening": 0, "idle": 2, "busy": 1, "closing": 2})
+
+
 @pytest.mark.parametrize(
     "query, place",
     [
@@ -133,6 +171,8 @@ async def test_pages_have_every_session_once_also_where_some_end_meanwhile(autoj
         ("?limit=many", "limit"),
         ("?limit=1.5", "limit"),
         ("?state=asleep", "state"),
+        ("?sort=up", "sort"),
+        ("?slots=some", "slots"),
         ("?labels=a", "labels"),
     ],
 )

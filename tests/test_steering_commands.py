@@ -4,15 +4,14 @@ in test_handover.py.
 
 import json
 import math
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from answering import answering
 
 from gymserve.cli import run
 from gymserve.cli.commands import build_app
@@ -91,36 +90,6 @@ def test_where_nobody_listens_it_is_told_in_one_line(capsys: pytest.CaptureFixtu
 def test_what_cannot_be_run_is_told_before_anything_is_held(capsys: pytest.CaptureFixture[str]) -> None:
     assert steered("hold HERE --label a -- no-such-program") == 127
     assert capsys.readouterr().err == "gymserve: no-such-program: no such program, or one that cannot be executed\n"
-
-
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[tuple[str, list[Any]]]:
-    """A server that always says the same, and what it was asked: path, token, body."""
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            asked.append((self.path, self.headers["Authorization"], self.headers["Content-Type"], json.loads(sent)))
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/behind", asked
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_the_token_goes_with_every_request(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,11 +38,13 @@ _NEEDED = {
     "URL": "the address of a running gymserve, such as http://127.0.0.1:8100",
     "ENV": "the address of an environment server, such as http://127.0.0.1:8000",
 }
-_WITHOUT_SETTINGS = frozenset({"close", "hold", "drain", "pool", "probe"})
+_WITHOUT_SETTINGS = frozenset({"close", "hold", "drain", "pool", "probe", "top"})
 _OF_THEIRS = {
     "--label": "the label of the run's sessions",
     "--for": "a duration such as 90s, 30m or 1h",
     "--wait": "a duration such as 90s, 30m or 1h",
+    "--interval": "a duration such as 0.5s, 5s or 1m",
+    "--state": "waiting, opening, idle, busy, done or closing",
     "--slots": "a whole number, 1 or more",
     "--timeout": "a duration such as 90s, 30m or 1h",
     "-n": "a whole number, 1 or more",

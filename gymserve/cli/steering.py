@@ -1,4 +1,4 @@
-"""The commands that steer a running gymserve: their arguments, and what of them is accepted."""
+"""The commands that watch and steer a running gymserve: their arguments, and what of them is accepted."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,11 @@ from gymserve.cli.sources import from_variables
 from gymserve.settings import ServeSettings
 
 ADMIN_TOKEN_VARIABLE = "GYMSERVE_ADMIN_TOKEN"
+TOKEN_VARIABLE = "GYMSERVE_TOKEN"
 
 _LONGEST_LABEL = 200
+_SHORTEST_INTERVAL_SECONDS = 0.1
+_STATES = ("waiting", "opening", "idle", "busy", "done", "closing")
 
 _TOKEN_HELP = f"Where it asks for an admin token, the variable {ADMIN_TOKEN_VARIABLE} holds it."
 CLOSE_HELP = f"""End all sessions of a run on a running gymserve, those that wait too, and refuse its seeds for a while.
@@ -29,6 +32,10 @@ DRAIN_HELP = f"""Have a running gymserve take no new sessions (their seeds are h
 ones and exit; return when it has.
 
 Exit status 1 if it has not some seconds after --wait. {_TOKEN_HELP}"""
+TOP_HELP = f"""Watch a running gymserve in this terminal: its sessions, its line, its environment servers. q leaves.
+
+With --once the same is printed once, with all sessions; exit status 1 where gymserve cannot be reached. Where it asks
+for a token, one of the variables {ADMIN_TOKEN_VARIABLE} and {TOKEN_VARIABLE} holds it."""
 POOL_HELP = f"Add, drain and list the environment servers of a running gymserve. {_TOKEN_HELP}"
 
 _Url = Annotated[str, Parameter(help="The running gymserve, such as http://127.0.0.1:8100.")]
@@ -44,11 +51,21 @@ _Wait = Annotated[
 ]
 _Slots = Annotated[str | None, Parameter(metavar="COUNT", help="The most that may be held there.", show_default=False)]
 _Command = Annotated[str, Parameter(help="The trainer, after --.", allow_leading_hyphen=True)]
+_OnlyLabel = Annotated[
+    str | None, Parameter(metavar="LABEL", help="Only sessions with this label.", show_default=False)
+]
+_State = Annotated[
+    str | None,
+    Parameter(metavar="STATE", help=f"Only sessions in this state: {', '.join(_STATES)}.", show_default=False),
+]
+_Interval = Annotated[str, Parameter(metavar="DURATION", help="How often gymserve is asked.")]
+_Once = Annotated[bool, Parameter(negative=(), help="Print it once.")]
+_OnceAsJson = Annotated[bool, Parameter(negative=(), help="With --once: print what gymserve tells, as JSON.")]
 _Json = Annotated[bool, Parameter(negative=(), help="Print JSON.")]
 
 
 def add_steering_commands(app: App, environ: Mapping[str, str]) -> None:
-    """``close``, ``hold``, ``drain`` and ``pool``."""
+    """``close``, ``hold``, ``drain``, ``top`` and ``pool``."""
 
     @app.command(help=CLOSE_HELP)
     def close(url: _Url, /, *, label: _Label = None, for_: _For = "60s", json: _Json = False) -> int:
@@ -70,6 +87,29 @@ def add_steering_commands(app: App, environ: Mapping[str, str]) -> None:
         from gymserve.cli.draining import run_drain
 
         return run_drain(gymserve_url(url), _token(environ), wait_seconds=seconds("--wait", wait))
+
+    @app.command(help=TOP_HELP)
+    def top(
+        url: _Url,
+        /,
+        *,
+        interval: _Interval = "1s",
+        label: _OnlyLabel = None,
+        state: _State = None,
+        once: _Once = False,
+        json: _OnceAsJson = False,
+    ) -> int:
+        from gymserve.cli.listing import Filters
+        from gymserve.cli.top import run_top, run_top_once
+
+        where, token = gymserve_url(url), _token(environ, ADMIN_TOKEN_VARIABLE, TOKEN_VARIABLE)
+        filters = Filters(None if label is None else _label(label), _state(state))
+        interval_seconds = _interval(interval)
+        if once:
+            return run_top_once(where, token, filters, as_json=json)
+        if json:
+            raise Refused("flag --json: goes with --once")
+        return run_top(where, token, filters, interval_seconds=interval_seconds)
 
     app.command(_pool(environ))
 
@@ -100,13 +140,19 @@ def _pool(environ: Mapping[str, str]) -> App:
     return pool
 
 
-def _token(environ: Mapping[str, str]) -> str | None:
-    """:raises Refused: it cannot be sent; or another variable of ours is unknown."""
-    from_variables({name: value for name, value in environ.items() if name != ADMIN_TOKEN_VARIABLE}, ServeSettings)
-    token = environ.get(ADMIN_TOKEN_VARIABLE)
-    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise Refused(f"variable {ADMIN_TOKEN_VARIABLE}: the value is not accepted: ASCII characters without spaces")
-    return token
+def _token(environ: Mapping[str, str], *variables: str) -> str | None:
+    """That of the first of the variables which is set; without one it is the admin token's.
+
+    :raises Refused: it cannot be sent; or another variable of ours is unknown.
+    """
+    variables = variables or (ADMIN_TOKEN_VARIABLE,)
+    from_variables({name: value for name, value in environ.items() if name not in variables}, ServeSettings)
+    for variable in variables:
+        if (token := environ.get(variable)) is not None:
+            if not re.fullmatch(r"[\x21-\x7e]+", token):
+                raise Refused(f"variable {variable}: the value is not accepted: ASCII characters without spaces")
+            return token
+    return None
 
 
 def _label(text: str | None) -> str:
@@ -115,6 +161,19 @@ def _label(text: str | None) -> str:
     if not 0 < len(text) <= _LONGEST_LABEL:
         raise Refused(f"flag --label: {quoted(text)} is not accepted: 1 to {_LONGEST_LABEL} characters")
     return text
+
+
+def _state(text: str | None) -> str | None:
+    if text is not None and text not in _STATES:
+        raise Refused(f"flag --state: {quoted(text)} is not accepted: one of {', '.join(_STATES)}")
+    return text
+
+
+def _interval(text: str) -> float:
+    given = seconds("--interval", text)
+    if given < _SHORTEST_INTERVAL_SECONDS:
+        raise Refused(f"flag --interval: {quoted(text)} is not accepted: {_SHORTEST_INTERVAL_SECONDS:g}s or more")
+    return given
 
 
 def _check_command(command: tuple[str, ...]) -> None:

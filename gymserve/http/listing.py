@@ -1,13 +1,15 @@
 """Sessions as they are shown: pages of them, and one with all that happened to it."""
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gymserve.address import EnvironmentAddress
 from gymserve.errors import NoSession
 from gymserve.gateway import Gateway
 from gymserve.http.models import Model
@@ -17,14 +19,20 @@ from gymserve.instruments import Instruments
 from gymserve.score import Tombstone
 from gymserve.session import Session, State
 
+_Order = Literal["id", "expires", "age", "steps", "label"]
+
 
 class Wanted(Model):
-    """Which sessions a page shows: of a label, in a state, so many, after that one in the order of their ids."""
+    """Which sessions a page shows: of a label, in a state, with an id after that one; and of these so many, the first
+    in an order. Only in that of their ids further pages follow. ``slots``: of each server also what they are held for.
+    """
 
     label: str | None = None
     state: State | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
     after: str = ""
+    sort: _Order = "id"
+    slots: bool = False
 
     def has(self, session: Session) -> bool:
         """Those that wait are shown where they are asked for, and else only counted."""
@@ -37,13 +45,18 @@ def listing(gateway: Gateway, wanted: Wanted, *, latest_event: str) -> dict[str,
     sessions = gateway.all_sessions()
     counts = Counter(session.state for session in sessions)
     page = _page([session for session in sessions if wanted.has(session)], wanted)
+    stands = standing(gateway)
+    if wanted.slots:
+        held_for = _held_for(sessions)
+        for server, door in zip(stands["servers"], gateway.pool.doors, strict=True):
+            server["slots"] = _slots(door.gate.held, held_for[door.address])
     return {
         "instance": gateway.instance,
         "sessions": [_shown(session) for session in page.sessions],
         "next": page.next,
         "matching": page.matching,
         "counts": {state.value: counts[state] for state in State},
-        **standing(gateway),
+        **stands,
         "event": latest_event,
     }
 
@@ -63,6 +76,36 @@ def story(gateway: Gateway, instruments: Instruments, short_id: str) -> dict[str
     }
 
 
+def _expires(session: Session) -> float:
+    """When it gives a slot back without being asked."""
+    left = session.idle_seconds_left
+    return math.inf if left is None or session.place is None else left
+
+
+_FIRST: Mapping[_Order, Callable[[Session], Any]] = {
+    "id": lambda session: session.id,
+    "expires": lambda session: (_expires(session), -session.age_seconds, session.id),
+    "age": lambda session: (-session.age_seconds, session.id),
+    "steps": lambda session: (-session.steps, -session.age_seconds, session.id),
+    "label": lambda session: (session.label is None, session.label or "", -session.age_seconds, session.id),
+}
+
+
+def _held_for(sessions: Iterable[Session]) -> Mapping[EnvironmentAddress | None, Counter[State]]:
+    """By server, what the sessions there hold their slots for."""
+    held_for: dict[EnvironmentAddress | None, Counter[State]] = defaultdict(Counter)
+    for session in sessions:
+        if session.place is not None:
+            held_for[session.env][State.CLOSING if session.is_leaving_its_place else session.state] += 1
+    return held_for
+
+
+def _slots(held: int, held_for: Counter[State]) -> Mapping[str, int]:
+    """What all slots of a server are held for. A session that opens has no server yet, so these are all the others."""
+    known = {state.value: held_for[state] for state in (State.IDLE, State.BUSY, State.CLOSING)}
+    return {"opening": max(0, held - held_for.total()), **known}
+
+
 @dataclass(frozen=True, slots=True)
 class _Page:
     sessions: Iterable[Session]
@@ -73,8 +116,8 @@ class _Page:
 def _page(matching: list[Session], wanted: Wanted) -> _Page:
     following = [session for session in matching if short(session.id) > wanted.after]
     limit = len(following) if wanted.limit is None else wanted.limit
-    sessions = heapq.nsmallest(limit, following, key=lambda session: session.id)
-    last = short(sessions[-1].id) if len(sessions) < len(following) else None
+    sessions = heapq.nsmallest(limit, following, key=_FIRST[wanted.sort])
+    last = short(sessions[-1].id) if wanted.sort == "id" and len(sessions) < len(following) else None
     return _Page(sessions, last, len(matching))
 
 
