@@ -20,7 +20,7 @@ from gymserve.network import Network, NotAnEnvironmentServer
 from gymserve.resets import ResetFailed
 from gymserve.ticket import Ticket
 from gymserve.toolbox import Show, Toolbox, is_mcp, listed_tools, make_toolbox, with_reward
-from gymserve.verdict import Verdict, is_refused, verdict
+from gymserve.verdict import Verdict, is_refused, sentence, verdict
 from gymserve.websocket import MAX_MESSAGE_BYTES, HandshakeFailed
 
 _log = structlog.get_logger()
@@ -101,6 +101,7 @@ class Door:
             slots=slots,
             name=str(address),
         )
+        self.gate.on_aside = self._tell_aside
         self.trouble: Exception | None = None
         self.trouble_at = -math.inf
         self._nursery = nursery
@@ -201,7 +202,7 @@ class Door:
             _log.warning(
                 "the environment server refuses, though it has opened episodes: it may be restarting",
                 env=str(self.address),
-                waited_for_seconds=self._terms.restart_patience_seconds,
+                restart_patience_seconds=self._terms.restart_patience_seconds,
             )
         return now < self._refusing_since + self._terms.restart_patience_seconds
 
@@ -217,6 +218,10 @@ class Door:
         """An opening failed."""
         self.trouble = exc
         self.trouble_at = trio.current_time()
+
+    def _tell_aside(self) -> None:
+        assert self.trouble is not None, "it is told before the gate is"
+        _log.warning("an environment server is set aside", env=str(self.address), reason=sentence(self.trouble))
 
     @property
     def state(self) -> str:

@@ -70,6 +70,7 @@ class Gate:
         self._said_capacity: int | None = None
         self._leaving = False
         self.on_gone: Callable[[], None] = _nobody_to_tell
+        self.on_aside: Callable[[], None] = _nobody_to_tell
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -242,7 +243,9 @@ class Gate:
         self._hopeless_at = trio.current_time()
         if self._aside and trio.current_time() < self._aside_until:
             return  # that knock went together with the one that has set it aside
-        self._aside = True
+        was_aside, self._aside = self._aside, True
+        if not was_aside:
+            self.on_aside()
         self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LAST_PAUSE_SECONDS)
         self._aside_until = trio.current_time() + self._pause_seconds
 
@@ -326,4 +329,4 @@ class Gate:
 
 
 def _nobody_to_tell() -> None:
-    """The default of ``on_gone``."""
+    """The default of ``on_gone`` and ``on_aside``."""

@@ -22,7 +22,7 @@ from gymserve.errors import (
     ShuttingDown,
     TooManySessions,
 )
-from gymserve.identity import new_instance, new_session_id, short
+from gymserve.identity import new_instance, new_session_id, session_fields, short
 from gymserve.journal import Journal
 from gymserve.names import Names
 from gymserve.opening import Opener, Readiness
@@ -256,23 +256,26 @@ class Gateway:
         assert stone is not None
         self._living -= 1
         self._in_line.discard(session.id)
-        self._past.put(session.id, stone)
+        self._past.put(session.id, stone, session.traceparent)
         self._names.end(session.id, may_be_seeded_again=stone.ending is Ending.NEVER_OPENED)
         if stone.ending is Ending.UNSCORED:
-            self._tell_once("a verify action failed, and its result is masked (said once)", reason=stone.reason)
+            self._tell_once(
+                "a verify action failed, and its result is masked (said once)", session, reason=stone.reason
+            )
         if stone.scored:
-            self._warn_once(stone.score)
+            self._warn_once(session, stone.score)
 
-    def _warn_once(self, score: Score) -> None:
+    def _warn_once(self, session: Session, score: Score) -> None:
         if score.no_reward:
-            self._tell_once("an episode gave no reward at all: it scores 0.0 (said once)")
+            self._tell_once("an episode gave no reward at all: it scores 0.0 (said once)", session)
         if not score.components_add_up:
-            self._tell_once("reward_components do not add up to the reward: they are left out (said once)")
+            self._tell_once("reward_components do not add up to the reward: they are left out (said once)", session)
 
-    def _tell_once(self, sentence: str, **details: str) -> None:
+    def _tell_once(self, sentence: str, session: Session, **details: str) -> None:
+        """:param session: the first of which it is so."""
         if sentence not in self._told:
             self._told.add(sentence)
-            _log.warning(sentence, **details)
+            _log.warning(sentence, **session_fields(session.id, session.label, session.traceparent), **details)
 
     def find(self, session_id: str | None) -> Session:
         """The live session of that id, its idle clock started again.
@@ -355,6 +358,7 @@ class Gateway:
         ended = [session for session in self._sessions.values() if session.label == label and not session.tombstone]
         for session in ended:
             session.end(Ending.CLOSED, f"the sessions of {label} were closed")
+        _log.info("run closed", label=label, sessions=len(ended), refused_seconds=refused_seconds)
         return len(ended)
 
     def check_label(self, label: str) -> None:
@@ -384,6 +388,7 @@ class Gateway:
         """Take no new sessions, without refusing them yet: another process is to follow, when the running ones have
         ended, or that time is over. Said again, the new time counts.
         """
+        _log.info("seeds are held until gymserve is drained", sessions=self._living, wait_seconds=wait_seconds)
         self._draining.deadline = trio.current_time() + wait_seconds
         self._holds_seeds.set()
         self._look_whether_emptied()
@@ -440,6 +445,11 @@ class Gateway:
         """Whether a seed now would get a slot without waiting."""
         readiness = self._opener.readiness()
         return replace(readiness, ready=readiness.ready and self._takes_sessions and not self._holds_seeds.is_set())
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long opening a session may take in all."""
+        return self._opener.patience_seconds
 
     @property
     def _takes_sessions(self) -> bool:

@@ -40,6 +40,13 @@ def short(session_id: str) -> str:
     return session_id[:_SHORT_DIGITS]
 
 
+def session_fields(session_id: str | None, label: str | None, traceparent: str | None) -> dict[str, str]:
+    """What a log line says of the session that it concerns, as far as it is known."""
+    named = None if session_id is None else short(session_id)
+    fields = {"session": named, "label": label, "traceparent": traceparent}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class _SignedId:
     """A session's id as ``<id>.<signature>``, which only who knows the secret can make. What is signed for one ``salt``
     is not accepted for another.

@@ -18,7 +18,7 @@ import trio
 from gymserve.call import Reply
 from gymserve.episode import Episode
 from gymserve.gate import Gate
-from gymserve.shares import Allotment, Share, Shares
+from gymserve.shares import Allotment, Reserves, Share, Shares
 from gymserve.ticket import Stage, Ticket
 
 _COUNTED = frozenset({Stage.ANSWER, Stage.OPEN})  # for labels and shares: somebody's
@@ -47,6 +47,7 @@ class Line:
     def __init__(self, shares: Shares | None = None, *, max_held: float = math.inf) -> None:
         """:param max_held: connections that we can have, whatever the servers can."""
         self._shares = shares or Shares()
+        self._reserves = Reserves(self._shares) if self._shares.reserves else None
         self._max_held = max_held
         self._numbers = itertools.count()
         self._queues: dict[str | None, list[Ticket]] = {}
@@ -276,6 +277,7 @@ class Line:
             knocks = self._knocks
             if self.waiting > knocks:  # else there is one under way for each, whatever their ranks
                 self._tell([ticket for ticket in self._untold if self._rank(ticket) > knocks])
+            self._compare_reserves()
             self.on_want()
 
     # -- between them ----------------------------------------------------------------------------------------------
@@ -380,6 +382,10 @@ class Line:
         return min((moment for moment in moments if moment > now), default=math.inf)
 
     # -- shares ----------------------------------------------------------------------------------------------------
+
+    def _compare_reserves(self) -> None:
+        if self._reserves is not None and self._serving and (capacity := self.capacity) is not None:
+            self._reserves.compare(capacity)
 
     def _next(self, gate: Gate) -> Ticket | None:
         """Whom a connection there is for: the first of the label that holds the fewest for its weight; of several such

@@ -1,12 +1,10 @@
 """Getting an episode with patience: a busy environment server is waited out, a hopeless one fails at once."""
 
-import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import structlog
 import trio
 
@@ -19,12 +17,11 @@ from gymserve.errors import BadArguments, EnvironmentFailed, GymserveError, NoRo
 from gymserve.gate import Gate
 from gymserve.handovers import HandOvers
 from gymserve.line import Line, MustWait
-from gymserve.network import tls_fault
 from gymserve.pool import Pool
 from gymserve.resets import ResetFailed, ResetRules
 from gymserve.ticket import Ticket
 from gymserve.toolbox import Toolbox, is_mcp, listed_tools
-from gymserve.verdict import Verdict, causes, verdict
+from gymserve.verdict import Verdict, sentence, verdict
 
 _log = structlog.get_logger()
 
@@ -121,7 +118,7 @@ class Opener:
         :param reset_kwargs: what every reset gets; a row's own win over them.
         """
         self.pool = pool
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
         self._budget_seconds = patience_seconds or connect_timeout_seconds
         self._reset_kwargs = reset_kwargs
         self._resets = resets
@@ -199,7 +196,7 @@ class Opener:
             progress.wait(why, self.line.place(ticket))
             self._warn_of_a_long_line()
 
-        ticket = self.line.join(label, on_wait=on_wait, patient=self._patience_seconds > 0)
+        ticket = self.line.join(label, on_wait=on_wait, patient=self.patience_seconds > 0)
         return ticket
 
     # -- in turn ---------------------------------------------------------------------------------------------------
@@ -294,7 +291,7 @@ class Opener:
             self.line.refused(ticket, exc.refusal.max_sessions if isinstance(exc, Refused) else None)
         else:
             self.line.failed(ticket)
-        if self._patience_seconds == 0:
+        if self.patience_seconds == 0:
             raise self._no_room(progress) from exc
 
     # -- learning --------------------------------------------------------------------------------------------------
@@ -411,7 +408,7 @@ class Opener:
         self._warned_at = now
         _log.warning(
             "the line is longer than the patience: the last in it will be refused",
-            env=self._where,
+            env=", ".join(str(door.address) for door in self.pool.serving),
             waiting=self.line.waiting,
             expected_wait_seconds=round(expected, 1),
             patience_seconds=self._budget_seconds,
@@ -434,7 +431,7 @@ class Opener:
         )
 
     def _no_room(self, progress: Progress) -> NoRoom:
-        within = f"within {self._budget_seconds:g} s" if self._patience_seconds else "without waiting"
+        within = f"within {self._budget_seconds:g} s" if self.patience_seconds else "without waiting"
         if not self.pool.serving:
             return NoRoom(f"there was no environment server {within}: all are leaving or have left; add one")
         if progress.asked is None and (want := self._want_of_our_own()) is not None:
@@ -451,17 +448,3 @@ class Opener:
             f"({progress.tries} {'try' if progress.tries == 1 else 'tries'}; {said}); "
             "raise --patience or give the server more slots"
         )
-
-
-def sentence(exc: BaseException) -> str:
-    """What happened, in the words of the innermost cause that has some: trio and httpx only wrap it."""
-    match exc:
-        case trio.TooSlowError() | httpx.ConnectTimeout():
-            return "no TCP connection in time"
-        case httpx.TimeoutException():
-            return "GET /schema was not answered in time"
-    tls = next((cause for cause in causes(exc) if isinstance(cause, ssl.SSLError)), None)
-    if tls is not None:
-        return tls_fault(tls)
-    said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
-    return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]

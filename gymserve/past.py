@@ -1,17 +1,26 @@
 """What is remembered of sessions that have ended, in this process and, with a journal, in those before it."""
 
 import math
+from dataclasses import dataclass
 
 import structlog
 import trio
 
-from gymserve.identity import instance_of, short
+from gymserve.identity import instance_of, session_fields, short
 from gymserve.journal import Journal
 from gymserve.memory import Memory
 from gymserve.score import Ending, Tombstone
 from gymserve.telemetry import ReclaimedAlive, Telemetry
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reclaim:
+    """``at`` is in Trio's time."""
+
+    at: float
+    traceparent: str | None
 
 
 class Past:
@@ -25,7 +34,7 @@ class Past:
         self._telemetry = telemetry
         self._journal = journal
         self._stones: Memory[Tombstone] = Memory(kept_seconds=kept_seconds)
-        self._reclaimed: Memory[float] = Memory(kept_seconds=kept_seconds)
+        self._reclaimed: Memory[_Reclaim] = Memory(kept_seconds=kept_seconds)
         self.reclaimed_alive = 0
 
     def note_done(self, session_id: str, stone: Tombstone) -> None:
@@ -33,10 +42,11 @@ class Past:
         if self._journal is not None:
             self._journal.append(session_id, stone)
 
-    def put(self, session_id: str, stone: Tombstone) -> None:
+    def put(self, session_id: str, stone: Tombstone, traceparent: str | None = None) -> None:
+        """:param traceparent: of its seed."""
         self._stones.put(session_id, stone)
         if stone.ending is Ending.EXPIRED:
-            self._reclaimed.put(session_id, trio.current_time())
+            self._reclaimed.put(session_id, _Reclaim(trio.current_time(), traceparent))
         if self._journal is not None:
             self._journal.append(session_id, stone)
 
@@ -52,16 +62,15 @@ class Past:
 
     def heard_of(self, session_id: str, stone: Tombstone) -> None:
         """A client asked for an ended session: where its idle timeout ended it, it was ended too soon."""
-        reclaimed_at = self._reclaimed.pop(session_id)
-        if reclaimed_at is None:
+        reclaim = self._reclaimed.pop(session_id)
+        if reclaim is None:
             return
         self.reclaimed_alive += 1
-        gap = stone.silent_seconds + trio.current_time() - reclaimed_at
+        gap = stone.silent_seconds + trio.current_time() - reclaim.at
         self._telemetry.tell(ReclaimedAlive(short(session_id), stone.label, gap, stone.idle_timeout_seconds))
         _log.warning(
             "a session was reclaimed though its client was alive",
-            session=short(session_id),
-            **({} if stone.label is None else {"label": stone.label}),
+            **session_fields(session_id, stone.label, reclaim.traceparent),
             silent_seconds=round(gap, 3),
             idle_timeout_seconds=stone.idle_timeout_seconds,
             advice=f"an --idle-timeout above {math.ceil(gap)} would have kept it",

@@ -108,6 +108,7 @@ class Pool:
         door = self._doors.get(address)
         if door is None:
             raise NoSuchServer(str(address), map(str, self._doors))
+        _log.info("environment server drains", env=str(address), held=door.gate.held)
         door.gate.leave()
         return door.gate.held
 

@@ -13,10 +13,9 @@ from gymserve.address import EnvironmentAddress
 from gymserve.door import FAILURES
 from gymserve.episode import AnswerTimedOut, Episode, Refused
 from gymserve.network import Network
-from gymserve.opening import sentence
 from gymserve.resets import ResetFailed, ResetRules
 from gymserve.toolbox import is_mcp, listed_tools
-from gymserve.verdict import Verdict, verdict
+from gymserve.verdict import Verdict, sentence, verdict
 
 _NORMAL_CLOSURE = 1000  # RFC 6455 section 7.4.1
 

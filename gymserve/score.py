@@ -47,6 +47,9 @@ _MASKED_KINDS = {
     Ending.NEVER_OPENED: "provider_unavailable",
     Ending.UNSCORED: "verifier_error",
 }
+MASKED_KINDS = sorted(set(_MASKED_KINDS.values()))
+"""Every ``failure_kind`` of a masked result."""
+
 _SCORED_KINDS = {
     Ending.ACTION_ENDED: "gymserve:action_ended_episode",
     Ending.TIMED_OUT: "gymserve:step_timed_out",

@@ -42,7 +42,7 @@ from gymserve.errors import (
     SessionLost,
     ShuttingDown,
 )
-from gymserve.identity import short
+from gymserve.identity import session_fields, short
 from gymserve.narrator import Narrator
 from gymserve.opening import Opened, Opener, Place, Progress
 from gymserve.score import Ending, RewardRule, Rewards, Score, Spent, Tombstone, reward_components
@@ -81,13 +81,14 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class Seed:
     """What a client asks for: ``label`` is its run's name, ``reset_kwargs`` what its episode's reset gets,
-    ``idle_timeout_seconds`` its own idle timeout, None for everybody's. ``row`` is all that it sent, in ``row_bytes``,
-    for whoever records it.
+    ``idle_timeout_seconds`` its own idle timeout, None for everybody's; ``traceparent`` the trace that its log lines
+    belong to. ``row`` is all that it sent, in ``row_bytes``, for whoever records it.
     """
 
     label: str | None = None
     reset_kwargs: Mapping[str, Any] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
+    traceparent: str | None = None
     row: Mapping[str, Any] | None = None
     row_bytes: int = 0
 
@@ -116,6 +117,8 @@ class Session:
     touching the wire.
     """
 
+    traceparent: str | None = None  # an attribute of those only that have one: beyond 29 Python's cost a kilobyte more
+
     def __init__(
         self,
         session_id: str,
@@ -134,6 +137,8 @@ class Session:
         """
         self.id = session_id
         self.label = seed.label
+        if seed.traceparent is not None:
+            self.traceparent = seed.traceparent
         self.env: EnvironmentAddress | None = None
         self._opener = opener
         self.progress = Progress(on_wait=self._waits)
@@ -168,7 +173,7 @@ class Session:
     @property
     def _log(self) -> Any:
         """Made when there is something to say: a session has little of that, and there may be ten thousand."""
-        return _log.bind(session=short(self.id), **({"label": self.label} if self.label else {}))
+        return _log.bind(**session_fields(self.id, self.label, self.traceparent))
 
     # -- for requests ----------------------------------------------------------------------------------------------
 
@@ -299,7 +304,8 @@ class Session:
         self._refuse_the_waiting(refusal)
         self._cut_short()
         self._narrator.ends()
-        self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
+        if ending is not Ending.NEVER_OPENED:  # of which there is a line already
+            self._log.info("session ended", ending=ending.value, reason=reason, steps=self._steps, reward=self.reward)
         self._on_end(self)
         self._telemetry.tell(
             Ended(

@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import structlog
+
+_log = structlog.get_logger()
+
 ACCEPTED_SHARES = "PATTERN=weight:NUMBER,reserve:COUNT,max:COUNT, such as 'eval*=weight:4,reserve:8,max:32'"
 
 
@@ -39,6 +43,29 @@ class Shares:
     def reserves(self) -> tuple[Share, ...]:
         """Those that keep slots."""
         return tuple(share for share in self._shares if share.reserve)
+
+
+class Reserves:
+    """What shares keep of the slots that there are. Where that is more than all, whoever has no reserve never gets one,
+    which is warned of once, until it is so no more.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._by_pattern = {share.pattern: share.reserve for share in shares.reserves}
+        self._are_too_large = False
+
+    def compare(self, slots: int) -> None:
+        """There are so many slots now."""
+        are_too_large = sum(self._by_pattern.values()) > slots
+        if are_too_large and not self._are_too_large:
+            _log.warning(
+                "more slots are reserved than there are: labels without a reserve get none",
+                reserved=self._by_pattern,
+                slots=slots,
+                advice=f"reserve fewer than {slots} in all (--label), or add slots: another --env, a higher slots= or "
+                "capacity of the servers",
+            )
+        self._are_too_large = are_too_large
 
 
 class Allotment:

@@ -11,7 +11,7 @@ import trio
 
 from gymserve import wire
 from gymserve.episode import AnswerTimedOut, EpisodeLost, Refused
-from gymserve.network import NotAnEnvironmentServer
+from gymserve.network import NotAnEnvironmentServer, tls_fault
 from gymserve.websocket import HandshakeDropped, HandshakeFailed
 
 
@@ -54,6 +54,20 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
             left.append(following)
         if isinstance(cause, BaseExceptionGroup):
             left.extend(reversed(cause.exceptions))
+
+
+def sentence(exc: BaseException) -> str:
+    """What happened, in the words of the innermost cause that has some: trio and httpx only wrap it."""
+    match exc:
+        case trio.TooSlowError() | httpx.ConnectTimeout():
+            return "no TCP connection in time"
+        case httpx.TimeoutException():
+            return "GET /schema was not answered in time"
+    tls = next((cause for cause in causes(exc) if isinstance(cause, ssl.SSLError)), None)
+    if tls is not None:
+        return tls_fault(tls)
+    said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
+    return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]
 
 
 def is_refused(exc: BaseException) -> bool:

@@ -49,6 +49,20 @@ def typed_close(name: str, **changed: Any) -> dict[str, Any]:
     return {"resources_session_id": name, "episode_id": {"rollout_id": "r-1", "attempt": 0}, **changed}
 
 
+def slow_pair(seconds: float) -> tuple[Any, Any]:
+    """Streams of a client and a server whose bytes are that long on their way to the client."""
+    client, server = memory_stream_pair()
+    arrive = server.send_stream.send_all_hook
+    assert arrive is not None
+
+    async def arrive_later() -> None:
+        await trio.sleep(seconds)
+        await arrive()
+
+    server.send_stream.send_all_hook = arrive_later
+    return client, server
+
+
 class MemoryNetwork:
     """Every connection is a pair of memory streams to one of `servers`, at first to `server` alone; ``refuses`` closes
     all ports, ``fails_with`` is raised instead. An address without a server refuses too.

@@ -260,7 +260,7 @@ async def test_a_session_that_waits_after_a_knock_in_vain_says_so(autojump_clock
     [line] = [line for line in logs if line["event"] == "session waits"]
     assert line["place"] == 1 and "Connection refused" in line["why"]
     [restart] = [line for line in logs if "restarting" in line["event"]]
-    assert (restart["log_level"], restart["waited_for_seconds"]) == ("warning", 60)
+    assert (restart["log_level"], restart["restart_patience_seconds"]) == ("warning", 60)
 
 
 async def test_a_line_longer_than_the_patience_is_warned_of_once_a_minute(autojump_clock):
@@ -281,7 +281,7 @@ async def test_a_line_longer_than_the_patience_is_warned_of_once_a_minute(autoju
     # Two openings in 10 s: in the patience of 50 s ten more open, and two are open now.
     assert [(line["waiting"], line["in_flight_that_fit"]) for _, line in warned] == [(12, 13), (33, 12), (33, 12)]
     assert [line["expected_wait_seconds"] for _, line in warned] == [52.8, 159.2, 161.6]
-    assert {line["patience_seconds"] for _, line in warned} == {50}
+    assert {(line["env"], line["patience_seconds"]) for _, line in warned} == {("http://environment:8000", 50)}
 
 
 # -- is it ready? ----------------------------------------------------------------------------------------------------

@@ -558,6 +558,22 @@ def test_text_logs_are_lines_of_time_level_event_and_values() -> None:
     assert lost.endswith(r"[warning  ] lost a\nclient [hypercorn.error]")
 
 
+LONG = """
+import structlog
+from gymserve.cli.logs import configure_logging
+configure_logging({style!r})
+structlog.get_logger("gymserve.demo").info("session ended", reason="x" * 2000, ending="y" * 5_000_000)
+"""
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_long_value_is_cut(style: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LONG.format(style=style)], capture_output=True, text=True, timeout=30)
+    [line] = done.stderr.splitlines()
+    assert line.count("x" * 2000) == 1
+    assert "y" * 2000 + "... (5000000 characters)" in line and len(line) < 5000
+
+
 def test_json_logs_are_one_object_a_line() -> None:
     first, bug, lost = map(json.loads, logged("json"))
     assert first.pop("timestamp").endswith("Z")

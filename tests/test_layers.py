@@ -12,7 +12,7 @@ ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
     {"instruments"},
-    {"metrics", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
+    {"metrics", "expiries", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
     {"session", "narrator", "agenda", "deadline", "alarms", "traffic"},
     {"probing"},
@@ -22,7 +22,7 @@ ROWS = (
     {"telemetry", "contents", "collecting"},
     {
         *("__init__", "errors", "wire", "nesting", "resets", "score", "settings", "identity", "address", "toolbox"),
-        *("rows", "seeds", "shares", "aggregate", "strict_json"),
+        *("rows", "seeds", "shares", "aggregate", "strict_json", "traceparent"),
     },
 )
 """From top to bottom; a room is a module or a folder of the package."""

@@ -17,6 +17,7 @@ from counting import Counting
 from http_peer import POST, Peer, Reply, connect
 from scripted import ScriptedServer, agreeable, observed, refused
 from stage import COOKIE, Client, Stage, raise_the_curtain
+from structlog.testing import capture_logs
 from test_interim import told_at
 from trio.testing import wait_all_tasks_blocked
 
@@ -476,6 +477,22 @@ async def test_a_fault_of_ours_is_an_answer_that_keeps_it_to_itself() -> None:
     tools = McpTools(Broken(), TOKEN, None)  # type: ignore[arg-type]
     result = await tools.call(TOKEN.value("0" * 32), "step", {})
     assert (result.is_error, result.text) == (True, "HTTP 500 from POST /step: gymserve failed; its log says why")
+
+
+def broken(observation: Observation) -> dict[str, Any]:
+    raise RuntimeError("no way to show it")
+
+
+async def test_the_log_line_of_a_fault_has_the_requests_trace(autojump_clock: Any, version: str) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    async with scene(counting(), version, show=broken) as play:
+        _, mcp = await play.seeded()
+        mcp.headers = {**mcp.headers, "Traceparent": trace}
+        with capture_logs() as logs:
+            assert failure_of(await mcp.call("step", by=1)).startswith("HTTP 500 ")
+    [line] = [line for line in logs if line["event"] == "a tool call failed by a fault of ours"]
+    assert (line["tool"], line["traceparent"]) == ("step", trace)
+    assert len(line["session"]) == 12
 
 
 # -- JSON there and back ---------------------------------------------------------------------------------------------

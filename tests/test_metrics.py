@@ -8,13 +8,15 @@ import trio
 from counting import Counting
 from prometheus_client.parser import text_string_to_metric_families
 from scripted import ScriptedServer, agreeable
-from stage import ADDRESS, Client, Stage, raise_the_curtain
+from stage import ADDRESS, Client, Stage, raise_the_curtain, slow_pair
 from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
 from gymserve.address import parse_address
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
+from gymserve.http.access import Guard
+from gymserve.score import MASKED_KINDS
 from gymserve.telemetry import Telemetry, Verified
 
 A, B = ADDRESS, parse_address("b:8000")
@@ -220,6 +222,129 @@ async def test_labels_beyond_the_first_fifty_count_together(autojump_clock):
         assert read.seen("think_seconds", label="(others)") == (3, 0)
 
 
+async def test_what_alerts_look_for_begins_at_0(autojump_clock):
+    """Else Prometheus, which sees only what follows a first sample, would miss what befalls a whole run at once."""
+    async with raise_the_curtain(counting(2)) as stage:
+        kinds = {"", *MASKED_KINDS}
+        read = await scrape(stage)
+        assert {kind: read("verifies_total", masked_kind=kind, label="") for kind in kinds} == dict.fromkeys(kinds, 0)
+        assert read("reclaimed_alive_total", label="") == 0
+        assert read("verifies_total", masked_kind="session_lost", label="run-7") is None
+        await seeded(stage, "run-7")
+        read = await scrape(stage)
+        assert {read("verifies_total", masked_kind=kind, label="run-7") for kind in kinds} == {0}
+        assert read("reclaimed_alive_total", label="run-7") == 0
+
+
+# -- HTTP ------------------------------------------------------------------------------------------------------------
+
+ROW = {"responses_create_params": {}, "response": {}}
+TYPED = {"resources_session_id": "mine", "episode_id": {"rollout_id": "r"}}
+
+
+async def test_requests_are_timed_by_what_they_are_for(autojump_clock):
+    async with raise_the_curtain(counting(4, "slow-reset:3", "slow-step:2")) as stage:
+        client = await seeded(stage)
+        await client.step()
+        await client.ask("POST", "/ng-rollout/r-1/step", {"by": 1})
+        await client.ask("POST", "/observation")
+        await client.ask("POST", "/nope", {})
+        await client.ask("POST", "/verify", ROW)
+        await client.ask("POST", "/reset", ROW)
+        await client.ask("POST", "/close", {})
+        await client.ask("POST", "/close_session", TYPED)
+        await client.ask("POST", "/mcp", {})
+        await client.ask("GET", "/mcp")
+        await client.ask("GET", "/")
+        await client.ask("GET", "/nope")
+        await client.ask("POST", "//step", {})
+        await client.ask("POST", "/gymserve/touch", {})
+        read = await scrape(stage)
+        routes = {dict(labels)["route"]: count for labels, count in read.all("request_seconds_count").items()}
+        assert routes == {"seed": 2, "tool": 4, "verify": 1, "close": 2, "mcp": 2, "other": 3, "gymserve": 1}
+        assert {route: read("request_seconds_sum", route=route) for route in routes} == {
+            **dict.fromkeys(routes, 0), "seed": 6, "tool": 4
+        }  # fmt: skip
+        assert read.buckets("request_seconds", route="tool") == ["0.001"] * 2 + ["2.5"] * 2
+        assert (await scrape(stage))("request_seconds_count", route="gymserve") == 2  # the scrape before
+
+
+async def test_a_request_that_is_refused_is_one_of_its_route(autojump_clock):
+    async with raise_the_curtain(counting(1), guard=Guard(token="a token of the tests", hosts=["gymserve"])) as stage:
+        assert (await stage.client().seed()).status == 401
+        read = await scrape(stage)
+        assert read.seen("request_seconds", route="seed") == (1, 0)
+
+
+async def test_interim_answers_are_counted_as_they_are_sent(autojump_clock):
+    async with raise_the_curtain(counting(1, "slow-step:20")) as stage:
+        client = await seeded(stage)
+        waits = await send_seed(stage)
+        await trio.sleep_until(14.9)
+        assert (await scrape(stage)).all("interim_responses_total") == {}
+        await trio.sleep_until(46)
+        await client.step()
+        await client.verify()
+        await waits.answer()
+        read = await scrape(stage)
+        assert read("interim_responses_total", route="seed") == 4  # in 66 s
+        assert read("interim_responses_total", route="tool") == 1  # in 20 s
+        assert read("request_seconds_sum", route="seed") == 66
+        assert read.all("hang_ups_total") == {}
+
+
+async def test_a_client_that_takes_no_interim_answers_has_none_counted(autojump_clock):
+    async with raise_the_curtain(counting(1, "slow-reset:40")) as stage:
+        client = stage.client()
+        client.peer = client.connect()
+        await client.peer.send(b"POST /seed_session HTTP/1.0\r\nHost: gymserve\r\nContent-Length: 0\r\n\r\n")
+        await client.answer()
+        read = await scrape(stage)
+        assert (read.all("interim_responses_total"), read.seen("request_seconds", route="seed")) == ({}, (1, 40))
+
+
+async def test_hang_ups_are_counted_once_each(autojump_clock):
+    async with raise_the_curtain(counting(1, "slow-step:50")) as stage:
+        client = await seeded(stage)
+        for _ in range(2):
+            waits = await send_seed(stage)
+            await trio.sleep(20)
+            await waits.hang_up()
+            await wait_all_tasks_blocked()
+        await client.send("POST", "/step", {"by": 1})
+        await trio.sleep(1)
+        await client.hang_up()
+        await trio.sleep(100)
+        await client.verify()
+        await client.hang_up()  # its answer is out
+        await wait_all_tasks_blocked()
+        read = await scrape(stage)
+        assert {dict(labels)["route"]: count for labels, count in read.all("hang_ups_total").items()} == {
+            "seed": 2, "tool": 1
+        }  # fmt: skip
+        assert read("request_seconds_count", route="seed") == 1
+        assert read("interim_responses_total", route="seed") == 2
+
+
+async def test_a_client_that_left_before_its_request_was_begun_is_counted(autojump_clock):
+    async with raise_the_curtain(counting(1, "slow-reset:50")) as stage:
+        client = stage.client()
+        client.peer = client.connect()
+        await client.peer.send(b"POST /seed_session HTTP/1.1\r\nHost: gymserve\r\nContent-Length: 0\r\n\r\n")
+        await client.peer.stream.send_eof()
+        await wait_all_tasks_blocked()
+        assert (await scrape(stage))("hang_ups_total", route="seed") == 1
+
+
+async def test_a_client_that_stops_reading_is_a_hang_up(autojump_clock):
+    async with raise_the_curtain(counting(1)) as stage:
+        client = stage.client(pair=slow_pair(1000))
+        await client.send("POST", "/seed_session", {})
+        await trio.sleep(200)
+        read = await scrape(stage)
+        assert (read("hang_ups_total", route="seed"), read("request_seconds_count", route="seed")) == (1, None)
+
+
 # -- as things stand -------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +363,7 @@ async def test_sessions_are_shown_by_state_and_those_that_wait_apart(autojump_cl
         states = {state: read("sessions", state=state) for state in ("opening", "idle", "busy", "done", "closing")}
         assert states == {"opening": 0, "idle": 2, "busy": 1, "done": 0, "closing": 1}
         assert (read("waiting"), read("oldest_wait_seconds")) == (2, 25)
+        assert (read("ready"), read("patience_seconds")) == (0, 600)
         assert read("expected_wait_seconds") == 25  # 3 more openings after the first in 25 s, and three would wait
 
 
@@ -249,7 +375,7 @@ async def test_a_session_in_its_reset_is_opening_and_one_with_only_a_score_is_do
         await trio.sleep(1)
         read = await scrape(stage)
         assert (read("sessions", state="opening"), read("sessions", state="done"), read("waiting")) == (1, 1, 0)
-        assert read("expected_wait_seconds") == 0
+        assert (read("expected_wait_seconds"), read("ready")) == (0, 1)
         assert read("slots_held", env=ENV) == 1
 
 
@@ -295,9 +421,8 @@ async def test_every_metric_has_a_help_text_and_a_unit_in_its_name(autojump_cloc
         assert all(name.startswith("gymserve_") and family.documentation for name, family in families.items())
         timed = {name for name, family in families.items() if family.type == "histogram"}
         assert all(name.endswith("_seconds") for name in timed)
-        assert timed == {
-            f"gymserve_{what}_seconds" for what in ("opening", "reset", "step", "think", "goodbye", "reclaim_overshoot")
-        }
+        what = ("opening", "reset", "step", "think", "goodbye", "reclaim_overshoot", "request")
+        assert timed == {f"gymserve_{each}_seconds" for each in what}
 
 
 # -- the feed --------------------------------------------------------------------------------------------------------

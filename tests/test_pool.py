@@ -299,6 +299,32 @@ async def test_a_hopeless_server_is_set_aside_with_growing_pauses(autojump_clock
         nursery.cancel_scope.cancel()
 
 
+async def test_a_server_that_is_set_aside_is_warned_of_once_until_it_is_back(autojump_clock):
+    hopeless = ScriptedServer(upgrade=forbids)
+    with capture_logs() as logs:
+        async with stage_of(hopeless, counting(1), patience_seconds=2000) as stage, trio.open_nursery() as nursery:
+
+            def told() -> list[tuple[str, str]]:
+                told = [line for line in logs if line["event"] == "an environment server is set aside"]
+                assert {line["log_level"] for line in told} <= {"warning"}
+                return [(line["env"], line["reason"]) for line in told]
+
+            run = Run(stage, nursery)
+            await run.start("1")
+            [why] = told()
+            assert why[0] == str(A) and "403" in why[1]
+            await run.start("2")
+            await trio.sleep_until(10)  # knocked at, in vain, again and again
+            assert told() == [why]
+            hopeless.upgrade = ScriptedServer().upgrade
+            await trio.sleep_until(20)
+            assert states(stage)["a"] == "ready"
+            hopeless.upgrade = forbids
+            await run.start("3")
+            assert told() == [why, why]
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_seed_fails_only_when_every_server_is_hopeless(autojump_clock):
     servers = ScriptedServer(upgrade=forbids), ScriptedServer(says_1008), ScriptedServer(upgrade=forbids)
     async with stage_of(*servers) as stage:

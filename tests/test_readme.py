@@ -192,10 +192,11 @@ def test_the_configuration_examples_can_be_read() -> None:
     pool, verifiers = [tomllib.loads(block) for block in blocks("toml")]
     assert ServeSettings.model_validate(pool).env == ("http://a:8000 slots=16", "http://b:8000")
     assert verifiers["env"]["taskset"]["task"]["resources_url"] == "http://127.0.0.1:8100"
-    running, declared = [yaml.safe_load(block) for block in blocks("yaml")]
+    running, declared, scraped, _ = [yaml.safe_load(block) for block in blocks("yaml")]
     assert next(iter(running["grid"])) == "external"
     [turns] = declared["grid_turns"]["environment_servers"].values()
     assert turns["resources_tool_transports"] == ["direct_http"]
+    assert scraped["scrape_configs"][0]["metrics_path"] == "/gymserve/metrics"
 
 
 def test_the_rewards_of_gridsim_are_those_that_are_printed() -> None:

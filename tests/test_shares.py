@@ -2,10 +2,12 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 from lines import FakeServer, pool_of, wakeups_of
+from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
 from gymserve.shares import ACCEPTED_SHARES, EVERYBODY, Allotment, Share, Shares, parse_share
@@ -342,3 +344,71 @@ async def test_a_server_that_takes_twice_as_long_as_it_did_is_no_part_of_a_reser
         ailing.thaw()
         await trio.sleep(4)
         assert pool.seated[-1] == ("3", "b", 29)
+
+
+# -- more kept than there is -----------------------------------------------------------------------------------------
+
+
+def warned(logs: list[Any]) -> list[tuple[Any, Any]]:
+    """Of reserves that are too large: which, and how many slots there are."""
+    event = "more slots are reserved than there are: labels without a reserve get none"
+    return [(line["reserved"], line["slots"]) for line in logs if line["event"] == event]
+
+
+async def test_a_reserve_beyond_all_slots_is_warned_of_when_their_number_is_known(autojump_clock):
+    with capture_logs() as logs:
+        async with pool_of(FakeServer(2), shares=["eval*=reserve:3"]) as pool:
+            await pool.come("1", "2", label="train")
+            assert warned(logs) == []
+            await pool.come("3", label="train")  # the refusal tells it
+            assert warned(logs) == [({"eval*": 3}, 2)]
+            await pool.come("4", label="train")
+            await trio.sleep(100)  # probes
+    [line] = logs
+    assert (line["log_level"], line["advice"]) == (
+        "warning",
+        "reserve fewer than 2 in all (--label), or add slots: "
+        "another --env, a higher slots= or capacity of the servers",
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "slots", "expected"),
+    [
+        (["eval=reserve:8"], 8, []),
+        (["eval=reserve:9"], 8, [({"eval": 9}, 8)]),
+        (["eval=reserve:4", "test=reserve:4"], 8, []),
+        (["eval=reserve:4", "test=reserve:5", "train=weight:2"], 8, [({"eval": 4, "test": 5}, 8)]),
+        (["eval=weight:4,max:32"], 8, []),
+    ],
+)
+async def test_reserves_count_together(autojump_clock, shares, slots, expected):
+    with capture_logs() as logs:
+        async with pool_of(FakeServer(99), shares=shares, slots={"a": slots}) as pool:
+            await pool.come("1", label="train")
+    assert warned(logs) == expected
+
+
+async def test_it_is_said_again_only_when_it_was_not_so_in_between(autojump_clock):
+    with capture_logs() as logs:
+        async with pool_of(FakeServer(99), FakeServer(99), shares=["eval=reserve:5"], slots={"a": 2, "b": 3}) as pool:
+            a, b = pool.gates.values()
+            await pool.come("1", label="train")
+            assert warned(logs) == []  # at no time between the first server and the last
+            for slots in (1, 2, 1):
+                a.stay(slots=slots)
+            b.leave()
+            assert warned(logs) == [({"eval": 5}, 4), ({"eval": 5}, 4)]
+            a.leave()  # without servers nothing is known
+            await wait_all_tasks_blocked()
+            assert len(warned(logs)) == 2
+
+
+async def test_where_nobody_waits_nothing_is_said(autojump_clock):
+    with capture_logs() as logs:
+        async with pool_of(FakeServer(4), shares=["eval=reserve:5"], slots={"a": 4}) as pool:
+            pool.gates["a"].stay(slots=3)
+            await trio.sleep(100)
+            assert warned(logs) == []
+            await pool.come("1", label="eval")
+            assert (warned(logs), len(pool.seated)) == ([({"eval": 5}, 3)], 1)

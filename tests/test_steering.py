@@ -7,6 +7,7 @@ import pytest
 import trio
 from counting import Counting
 from stage import Client, Stage, raise_the_curtain, typed_seed
+from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
 from gymserve.gridsim.faults import parse_fault
@@ -436,3 +437,31 @@ async def test_what_is_no_server_is_not_added(autojump_clock, body):
         status, answer = await act(stage, "pool/add", **body)
         assert (status, answer["error"]) == (422, "bad_arguments")
         assert len((await stage.listing())["servers"]) == 1
+
+
+# What the log says
+
+
+async def test_what_somebody_does_to_gymserve_is_one_line_each(autojump_clock):
+    async with raise_the_curtain(counting(3)) as stage:
+        for label in ("a", "a", "b"):
+            await seeded(stage, label)
+        with capture_logs() as logs:
+            await act(stage, "close", label="a", for_seconds=5)
+            await act(stage, "pool/add", env="b:8000", slots=3)
+            await act(stage, "pool/add", env="c:8000")
+            await act(stage, "pool/drain", env="environment:8000")
+            stage.gateway.hold_seeds(60)
+        ours = [dict(line) for line in logs if line["event"] != "session ended"]
+        assert ours == [
+            {"event": "run closed", "label": "a", "sessions": 2, "refused_seconds": 5, "log_level": "info"},
+            {"event": "environment server added", "env": "http://b:8000", "slots": 3, "log_level": "info"},
+            {"event": "environment server added", "env": "http://c:8000", "log_level": "info"},
+            {"event": "environment server drains", "env": "http://environment:8000", "held": 1, "log_level": "info"},
+            {
+                "event": "seeds are held until gymserve is drained",
+                "sessions": 1,
+                "wait_seconds": 60,
+                "log_level": "info",
+            },
+        ]

@@ -29,9 +29,8 @@ from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.limits import Limits
 from gymserve.http.serving import serve
 from gymserve.network import TcpNetwork
-from gymserve.opening import sentence
 from gymserve.settings import ServeSettings
-from gymserve.verdict import Verdict, verdict
+from gymserve.verdict import Verdict, sentence, verdict
 
 
 @pytest.fixture(scope="module")

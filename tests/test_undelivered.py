@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 from counting import Counting
-from stage import Client, Stage, raise_the_curtain, typed_seed
+from stage import Client, Stage, raise_the_curtain, slow_pair, typed_seed
 from structlog.testing import capture_logs
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
@@ -21,20 +21,6 @@ HUNG_UP = "the client hung up before its seed was answered"
 
 def server(*faults: str, capacity: int = 1) -> EnvironmentServer:
     return EnvironmentServer(Counting, capacity=capacity, faults=[parse_fault(fault) for fault in faults])
-
-
-def slow_pair(seconds: float) -> tuple[Any, Any]:
-    """Streams of a client and a server whose bytes are that long on their way to the client."""
-    client, server = memory_stream_pair()
-    arrive = server.send_stream.send_all_hook
-    assert arrive is not None
-
-    async def arrive_later() -> None:
-        await trio.sleep(seconds)
-        await arrive()
-
-    server.send_stream.send_all_hook = arrive_later
-    return client, server
 
 
 async def states(stage: Stage) -> list[str]:

@@ -31,6 +31,8 @@ def read_log(log: Path) -> Said:
             said.faults.append(line[:_SHOWN_CHARACTERS])
         elif event.get("event") == "session opened":
             said.unended.add(event["session"])
+        elif event.get("event") == "session not opened":
+            said.endings["never opened"] += 1
         elif event.get("event") == "session ended":
             said.endings[event["ending"]] += 1
             said.unended.discard(event["session"])

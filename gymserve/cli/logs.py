@@ -17,6 +17,7 @@ _SHARED: tuple[Processor, ...] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 _BLOCKS = ("exception", "stack")
+_MOST_CHARACTERS = 2000  # of a value: what an environment says of itself may be many megabytes
 
 
 def configure_logging(log_format: str, *, least_level: int = logging.INFO) -> None:
@@ -47,6 +48,7 @@ def formatter(style: str) -> logging.Formatter:
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             # Python's own traceback: rich's would print local variables, and so headers and tokens.
             structlog.processors.format_exc_info,
+            _shorten,
             *render,
         ],
     )
@@ -59,6 +61,16 @@ def _console(style: str) -> Processor:
         sort_keys=False,
         exception_formatter=structlog.dev.plain_traceback,
     )
+
+
+def _shorten(_logger: WrappedLogger, _name: str, event: EventDict) -> Mapping[str, Any]:
+    return {
+        key: _cut(value) if isinstance(value, str) and key not in _BLOCKS else value for key, value in event.items()
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _escape(_logger: WrappedLogger, _name: str, event: EventDict) -> Mapping[str, Any]:

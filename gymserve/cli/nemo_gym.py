@@ -59,8 +59,12 @@ def run() -> NoReturn:
 def _serve(environ: Mapping[str, str]) -> int:
     launcher = Launcher(INSTANCE_VARIABLE, environ.get(INSTANCE_VARIABLE, ""))
 
-    async def until(signal: EndingSignal) -> None:
-        await first_of(signal.noted, launcher.gone)
+    async def launcher_gone() -> str:
+        await launcher.gone()
+        return "NeMo Gym's launcher has died"
+
+    async def until(signal: EndingSignal) -> str:
+        return await first_of(signal.noted, launcher_gone)
 
     try:
         settings = instance_settings(environ)

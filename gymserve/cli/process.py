@@ -4,10 +4,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import trio
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
 
 
 class EndingSignal:
@@ -16,18 +19,19 @@ class EndingSignal:
     def __init__(self, signals: AsyncIterator[int]) -> None:
         self._signals = signals
 
-    async def wait(self) -> None:
-        """Return at the first signal; from then on another kills the process."""
-        await self._first(signal.SIG_DFL)
+    async def wait(self) -> str:
+        """The first signal's name, when it comes; from then on another kills the process."""
+        return await self._first(signal.SIG_DFL)
 
-    async def noted(self) -> None:
-        """Return at the first signal; further ones are ignored."""
-        await self._first(signal.SIG_IGN)  # one that nobody takes would be raised again in the end
+    async def noted(self) -> str:
+        """The first signal's name, when it comes; further ones are ignored."""
+        return await self._first(signal.SIG_IGN)  # one that nobody takes would be raised again in the end
 
-    async def _first(self, then: signal.Handlers) -> None:
-        await anext(self._signals)
+    async def _first(self, then: signal.Handlers) -> str:
+        first = await anext(self._signals)
         for number in _ENDING:
             signal.signal(number, then)
+        return signal.Signals(first).name
 
 
 @contextmanager
@@ -37,16 +41,18 @@ def ending_signal() -> Iterator[EndingSignal]:
         yield EndingSignal(signals)
 
 
-async def first_of(*waits: Callable[[], Awaitable[None]]) -> None:
-    """Return once one of ``waits`` has; the others are cancelled."""
+async def first_of(*waits: Callable[[], Awaitable[T]]) -> T:
+    """What the first of ``waits`` returns; the others are cancelled."""
+    returned: list[T] = []
     async with trio.open_nursery() as nursery:
 
-        async def wait_for(wait: Callable[[], Awaitable[None]]) -> None:
-            await wait()
+        async def wait_for(wait: Callable[[], Awaitable[T]]) -> None:
+            returned.append(await wait())
             nursery.cancel_scope.cancel()
 
         for wait in waits:
             nursery.start_soon(wait_for, wait)
+    return returned[0]
 
 
 def tell_listening(url: str) -> None:

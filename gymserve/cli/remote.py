@@ -13,8 +13,7 @@ import trio
 
 from gymserve.cli.process import tell
 from gymserve.cli.refusals import masked, printable
-from gymserve.opening import sentence
-from gymserve.verdict import causes, is_refused
+from gymserve.verdict import causes, is_refused, sentence
 
 _ANSWER_SECONDS = 10.0
 _DENIED = (401, 403)

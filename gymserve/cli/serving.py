@@ -14,10 +14,12 @@ from gymserve.address import EnvironmentAddress, Server, parse_server
 from gymserve.cli.entrance import Entrance, read_entrance, tell_of_risk
 from gymserve.cli.headers import environment_headers
 from gymserve.cli.logs import configure_logging
-from gymserve.cli.process import EndingSignal, ending_signal, first_of, http_url, tell, tell_listening, tell_not_bound
+from gymserve.cli.process import EndingSignal, ending_signal, http_url, tell, tell_listening, tell_not_bound
+from gymserve.cli.stopping import Stopping
 from gymserve.collecting import collect_in_quiet, spare_last_collection, tame_collector
 from gymserve.descriptors import Descriptors, raise_limit
 from gymserve.door import DoorTerms
+from gymserve.expiries import Expiries
 from gymserve.gateway import Gateway, open_gateway
 from gymserve.gridsim.grid import GridSim
 from gymserve.gridsim.server import EnvironmentServer
@@ -54,12 +56,12 @@ _FEW_DESCRIPTORS = 8192  # with fewer a trainer of 4,000 rollouts may be kept wa
 _FLUSH_SECONDS = 0.5  # of the grace, kept for the last answers on their way out
 
 
-Until = Callable[[EndingSignal], Awaitable[None]]
+Until = Callable[[EndingSignal], Awaitable[str]]
 
 
 def run_serve(settings: ServeSettings, *, until: Until = EndingSignal.wait) -> int:
-    """Serve until SIGINT or SIGTERM, what ``until`` waits for, or the end of a drain; 0, or 1 if the address could not
-    be bound, or the journal or the directory of trajectories not be used.
+    """Serve until SIGINT or SIGTERM, or what ``until`` waits for and tells in a word, or the end of a drain; 0, or 1 if
+    the address could not be bound, or the journal or the directory of trajectories not be used.
 
     At the first signal new seeds get 503 and calls in flight may finish, for as long as the grace; then every session
     ends with 410 for whoever still waits, and every episode gets its goodbye. A second signal kills.
@@ -80,8 +82,12 @@ async def _run(settings: ServeSettings, entrance: Entrance, until: Until) -> int
             async with trio.open_nursery() as nursery:
                 servers = await _servers(settings, nursery)
                 async with compose_gateway(settings, servers) as gateway:
+                    gateway.telemetry.listen(Expiries().hear)
+                    stopping = Stopping(gateway, grace_seconds=settings.grace)
+                    stopped = partial(stopping.begun, partial(until, signal))
                     nursery.start_soon(collect_in_quiet, lambda: not gateway.all_sessions())
-                    status = await _serve_until(partial(until, signal), settings, entrance, gateway)
+                    status = await _serve_until(stopped, settings, entrance, gateway)
+                stopping.tell_end()
                 nursery.cancel_scope.cancel()  # the embedded server, once all its episodes have their goodbye
         except* JournalFailed as group:
             tell(f"{group.exceptions[0]} (--journal)")
@@ -170,7 +176,7 @@ async def serve_http(
     """
 
     async def stop() -> float:
-        await first_of(stopped, gateway.seeds_held_to_the_end)
+        await stopped()
         ends_at = trio.current_time() + settings.grace
         await gateway.drain(settings.grace)
         return max(ends_at - trio.current_time() - _FLUSH_SECONDS, _FLUSH_SECONDS)

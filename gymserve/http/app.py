@@ -10,6 +10,8 @@ from gymserve.gateway import Gateway
 from gymserve.http.access import Guard, guarded
 from gymserve.http.bodies import answer
 from gymserve.http.connection import REFUSAL_EXTENSION
+from gymserve.http.counted import counted
+from gymserve.http.fields import request_fields
 from gymserve.http.hangups import quiet_hang_ups
 from gymserve.http.mcp import McpEndpoint, beside_mcp
 from gymserve.http.own import add_own_routes
@@ -49,7 +51,8 @@ def create_app(
     add_own_routes(app, gateway, instruments)
     posts = Posts(gateway, cookie, rollouts.handlers(), rollouts.call_tool, is_followed=is_followed)
     served = beside_posts(quiet_hang_ups(app), posts)
-    return strip_rollout_prefix(guarded(served if mcp is None else beside_mcp(served, mcp), guard))
+    guard_passed = served if mcp is None else beside_mcp(served, mcp)
+    return strip_rollout_prefix(counted(guarded(guard_passed, guard), instruments.metrics))
 
 
 def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:
@@ -106,5 +109,6 @@ def _add_errors(app: QuartTrio) -> None:
 
     @app.errorhandler(Exception)
     async def fail(error: Exception) -> Response:
-        _log.error("a request failed by a fault of ours", path=request.path, exc_info=error)
+        fields = request_fields(request.scope, g.get("session_id"))
+        _log.error("a request failed by a fault of ours", **fields, exc_info=error)
         return answer(GymserveFailed().body(), GymserveFailed.status)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gymserve.http.crowd import is_late
+from gymserve.traceparent import traceparent_in
 
 
 class Asked:
@@ -37,6 +38,11 @@ class Asked:
     def header(self, name: bytes) -> str | None:
         """The last header of that name, in lower case, as ASGI has it: Latin-1."""
         return next((value.decode("latin-1") for key, value in reversed(self._scope["headers"]) if key == name), None)
+
+    @property
+    def traceparent(self) -> str | None:
+        """As `traceparent_in` has it."""
+        return traceparent_in(self._scope["headers"])
 
     def take_effect(self) -> None:
         """What it asks for goes on, or is done: its client may leave."""

@@ -31,7 +31,7 @@ STOPPED_EXTENSION = "gymserve.stopped"
 #: The request's `Exchange`, for an app that does not want to spend a task on waiting for `http.disconnect`.
 EXCHANGE_EXTENSION = "gymserve.exchange"
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Connection:
@@ -91,7 +91,7 @@ class Connection:
                     await self._serve()
                 self._scope.cancel()
         except* Exception as group:
-            log.error("an HTTP connection failed", exc_info=group)
+            _log.error("an HTTP connection failed", exc_info=group)
         finally:
             self._crowd.leave()
             await trio.aclose_forcefully(self._stream)

@@ -16,7 +16,7 @@ LATE_EXTENSION = "gymserve.late"
 _SPARED_SECONDS = 1.0
 _WARNING_SECONDS = 60.0  # between two warnings
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 def is_late(scope: Any) -> bool:
@@ -88,7 +88,7 @@ class Crowd:
         if now < self._warned_at + _WARNING_SECONDS:
             return
         self._warned_at = now
-        log.warning(
+        _log.warning(
             "too many connections: idle ones are closed and new seeds refused; raise --max-connections, or the limit "
             "on open files (ulimit -n), or have fewer rollouts at once",
             connections=self.connections,

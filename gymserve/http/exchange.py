@@ -8,15 +8,17 @@ import trio
 from hypercorn.typing import AppWrapper
 
 from gymserve.http.answer import Answer
+from gymserve.http.fields import request_fields
 from gymserve.http.inbox import HungUp, Inbox
 from gymserve.http.outbox import Outbox
 from gymserve.http.quick import QuickAnswer
 from gymserve.http.refusal import Refusal
 from gymserve.http.reminder import Reminder
+from gymserve.http.tally import UNCOUNTED, Tally
 
 INTERNAL_ERROR = Refusal(500, "internal_error", "gymserve failed to answer this request; its log says why")
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Exchange:
@@ -50,7 +52,16 @@ class Exchange:
         self._last_part_begun = False
         self._over = trio.Event()
         self._notice: Callable[[], object] | None = None
+        self._tally: Tally = UNCOUNTED
+        self._route = ""
+        self._since = trio.current_time()
         self.answered = False
+
+    def count(self, tally: Tally, route: str) -> None:
+        """Have `tally` told what becomes of this request, and that its client has left, if it has."""
+        self._tally, self._route = tally, route
+        if self._over.is_set():
+            tally.hung_up(route)
 
     async def run(self, app: AppWrapper, scope: Any, body: bytes) -> None:
         """Have `app` answer, or answer 500 for it. No error of it escapes; raises HungUp if the 500 finds nobody."""
@@ -60,7 +71,7 @@ class Exchange:
         try:
             await app(scope, self._receive, self._send, trio.to_thread.run_sync, trio.from_thread.run)
         except* Exception as group:
-            log.error("the app failed", method=scope["method"], path=scope["path"], exc_info=group)
+            _log.error("the app failed", **request_fields(scope), exc_info=group)
         finally:
             self._inbox.when_closed(None)  # no cycle for the collector, one per request
             self._reminder.stop()
@@ -101,33 +112,46 @@ class Exchange:
             self._abandon()
             return await trio.lowlevel.checkpoint()
         if self._answer.is_complete:
-            self.answered = True
+            self._note_answered()
             self._over.set()
+
+    def _note_answered(self) -> None:
+        self.answered = True
+        self._tally.answered(self._route, trio.current_time() - self._since)
 
     async def _remind(self) -> None:
         if self._over.is_set():
             return
+        interim = self._answer.interim()
         try:
-            await self._outbox.send(self._answer.interim())
+            await self._outbox.send(interim)
         except HungUp:
             self._abandon()
+        else:
+            if interim:
+                self._tally.reminded(self._route)
 
     def _hung_up(self) -> None:
         if not self._last_part_begun:
-            self._over.set()
+            self._note_left()
             if self._notice is not None:
                 self._notice()
 
     def _abandon(self) -> None:
         """A send found the client gone."""
-        self._over.set()
+        self._note_left()
         self.cancel()
+
+    def _note_left(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._tally.hung_up(self._route)
 
     async def _give_up(self, scope: Any) -> None:
         """The app ended without a complete answer and the client still waits."""
         if self._answer.begun:
-            log.error("an answer was cut off; the client sees a broken one", method=scope["method"], path=scope["path"])
+            _log.error("an answer was cut off; the client sees a broken one", **request_fields(scope))
             return
-        log.error("no answer from the app: 500", method=scope["method"], path=scope["path"])
+        _log.error("no answer from the app: 500", **request_fields(scope))
         await self._outbox.send(self._answer.refuse(INTERNAL_ERROR))
-        self.answered = True
+        self._note_answered()

@@ -21,6 +21,7 @@ from gymserve.http.limits import DEFAULT_LIMITS
 from gymserve.http.mcp_tools import McpTools
 from gymserve.identity import TOKEN_HEADER
 from gymserve.toolbox import Function
+from gymserve.traceparent import traceparent_in
 
 Context = ServerRequestContext[Any, Any]
 
@@ -46,7 +47,9 @@ def _server(tools: McpTools, name: str) -> Server[Any]:
         return types.ListToolsResult(tools=[_tool(function) for function in functions])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        result = await tools.call(_token(context), params.name, params.arguments or {})
+        result = await tools.call(
+            _token(context), params.name, params.arguments or {}, traceparent=_traceparent(context)
+        )
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=result.text)],
             structured_content=None if result.is_error else _structured(result.text),
@@ -62,6 +65,11 @@ def _token(context: Context) -> str | None:
     assert context.request is not None, "the transport is HTTP"
     value: str | None = context.request.headers.get(TOKEN_HEADER)
     return value
+
+
+def _traceparent(context: Context) -> str | None:
+    assert context.request is not None, "the transport is HTTP"
+    return traceparent_in(context.request.headers.raw)
 
 
 def _structured(text: str) -> Any:

@@ -14,7 +14,7 @@ import structlog
 from gymserve.errors import BadArguments, GymserveError, GymserveFailed
 from gymserve.gateway import Gateway
 from gymserve.http.tools import call_tool
-from gymserve.identity import TOKEN_HEADER, SessionToken
+from gymserve.identity import TOKEN_HEADER, SessionToken, session_fields
 from gymserve.nesting import MAX_DEPTH, is_too_deep
 from gymserve.session import Session
 from gymserve.strict_json import written
@@ -59,8 +59,13 @@ class McpTools:
         functions = known.functions if known is not None else ()
         return next((function.parameters for function in functions if function.name == tool), None)
 
-    async def call(self, token: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """What ``tool`` answers in the session. Cancelled, only the waiting ends."""
+    async def call(
+        self, token: str | None, tool: str, arguments: Mapping[str, Any], *, traceparent: str | None = None
+    ) -> ToolResult:
+        """What ``tool`` answers in the session. Cancelled, only the waiting ends.
+
+        :param traceparent: of the request, normalised.
+        """
         try:
             return await self._call(token, tool, arguments)
         except _NotCalled as exc:
@@ -68,7 +73,8 @@ class McpTools:
         except GymserveError as refusal:
             return _refused(tool, refusal)
         except Exception as fault:  # for the caller to know of, as at the routes
-            _log.error("a tool call failed by a fault of ours", exc_info=fault)
+            fields = session_fields(self._token.session_id(token), None, traceparent)
+            _log.error("a tool call failed by a fault of ours", tool=tool[:_SHOWN_CHARACTERS], **fields, exc_info=fault)
             return _refused(tool, GymserveFailed())
 
     async def _call(self, token: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolResult:

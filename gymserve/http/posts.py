@@ -12,6 +12,7 @@ from gymserve.gateway import Gateway
 from gymserve.http.asked import Asked
 from gymserve.http.connection import EXCHANGE_EXTENSION, REFUSAL_EXTENSION, STOPPED_EXTENSION
 from gymserve.http.exchange import Exchange
+from gymserve.http.fields import request_fields
 from gymserve.http.prefix import ASKED_PATH, AsgiApp
 from gymserve.http.reply import Reply, refused, replied
 from gymserve.identity import SessionCookie
@@ -103,7 +104,8 @@ class Posts:
         except GymserveError as error:
             return refused(error)
         except Exception as error:  # the client waits for an answer
-            _log.error("a request failed by a fault of ours", path=asked.path, exc_info=error)
+            fields = request_fields(scope, asked.session_id)
+            _log.error("a request failed by a fault of ours", **fields, exc_info=error)
             return refused(GymserveFailed())
 
 

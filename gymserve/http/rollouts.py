@@ -112,6 +112,7 @@ class Rollouts:
             self._seeding,
             label_header=_utf8(asked.header(_LABEL_HEADER)),
             idle_timeout_header=asked.header(_IDLE_TIMEOUT_HEADER),
+            traceparent=asked.traceparent,
             sent_bytes=len(asked.body),
             **told,
         )

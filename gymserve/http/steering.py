@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
+import structlog
 import trio
 from pydantic import AfterValidator, Field
 from quart import Response, g, request
@@ -18,6 +19,8 @@ from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer, read_object
 from gymserve.http.models import Body, Model, read_model
 from gymserve.strict_json import written
+
+_log = structlog.get_logger()
 
 _LONGEST_SECONDS = 7 * 24 * 3600.0
 _BEAT_SECONDS = 15.0
@@ -87,6 +90,8 @@ def add_acting_routes(app: QuartTrio, gateway: Gateway) -> None:
     async def add_server() -> Response:
         body = await _read(ServerBody)
         door = gateway.pool.add(parse_address(body.env), slots=body.slots)
+        slots = {} if body.slots is None else {"slots": body.slots}
+        _log.info("environment server added", env=str(door.address), **slots)
         return answer({"url": str(door.address), "state": door.state})
 
     @app.post("/gymserve/pool/drain")

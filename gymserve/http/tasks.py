@@ -28,6 +28,7 @@ def read_task(
     *,
     label_header: str | None,
     idle_timeout_header: str | None,
+    traceparent: str | None = None,
     name: str | None = None,
     taskset: str | None = None,
     sent: Mapping[str, Any] | None = None,
@@ -36,14 +37,19 @@ def read_task(
     """What ``row`` asks, with what a typed seed says beside it: its session's ``name``, and its ``taskset`` as the last
     resort for a label.
 
+    :param traceparent: of the request, normalised.
     :param sent: what is recorded as the row, where it is not ``row`` alone; ``sent_bytes`` of JSON.
     :raises BadArguments: the row's ``reset_kwargs``, its label or its idle timeout cannot be used, or it is nested too
         deep.
     """
     kwargs = seeding.kwargs(row, _reset_kwargs(row), name)
-    idle_timeout_seconds = _idle_timeout_seconds(row, idle_timeout_header)
     seed = Seed(
-        _label(row, label_header, taskset), kwargs, idle_timeout_seconds, row if sent is None else sent, sent_bytes
+        label=_label(row, label_header, taskset),
+        reset_kwargs=kwargs,
+        idle_timeout_seconds=_idle_timeout_seconds(row, idle_timeout_header),
+        traceparent=traceparent,
+        row=row if sent is None else sent,
+        row_bytes=sent_bytes,
     )
     return Task(seed, _lists_tools(row))
 
