@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,9 +13,10 @@ import trio
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
+from gymserve.alarms import Alarms
 from gymserve.episode import AnswerTimedOut, Episode, EpisodeError, Refused
 from gymserve.gate import Gate
-from gymserve.knocking import HandshakeLost, HandshakeUnanswered, Health, shake_hands
+from gymserve.knocking import Handshake, HandshakeLost, HandshakeUnanswered, Health
 from gymserve.line import Line
 from gymserve.network import Network, NotAnEnvironmentServer
 from gymserve.resets import ResetFailed
@@ -85,10 +87,12 @@ class Door:
         line: Line,
         terms: DoorTerms,
         *,
+        alarms: Alarms,
         slots: int | None = None,
     ) -> None:
         """:param nursery: for its connections; it outlasts the sessions, as a handshake outlasts the session that began
         it, and serves the next.
+        :param alarms: for its handshakes.
         :param slots: as `Gate` has it.
         """
         self.address = address
@@ -108,6 +112,7 @@ class Door:
         self._network = network
         self._line = line
         self._terms = terms
+        self._alarms = alarms
         self._health = Health(lambda: network.is_alive(address, terms.headers))
         self._schema: Mapping[str, Any] | None = None
         self._learning = trio.Lock()
@@ -123,41 +128,62 @@ class Door:
         self._nursery.start_soon(self._knock)
 
     async def _knock(self) -> None:
+        """A connection's whole life, in one task: where it is let in, that is the one that holds it."""
         try:
-            episode = await self._shake_hands()
-        except HandshakeLost as exc:
-            self.in_trouble(exc)
-            _log.warning("a handshake was lost by a server that is alive", env=str(self.address))
-            self.gate.knock_lost()
-        except ResetFailed as exc:
-            self.gate.knock_failed(exc)
-        except FAILURES as exc:
-            self._judge(exc)
-        except Exception as exc:  # a fault of ours belongs to the session that is next, not to all of them
-            _log.exception("a knock failed by a fault of ours", env=str(self.address))
-            self.gate.knock_failed(exc)
-        else:
-            self._refusing_since = None
-            self.gate.let_in(episode)
+            await self.learn_schema()
+            await self._connect()
+        except Exception as exc:
+            self._failed(exc)
 
-    async def _shake_hands(self) -> Episode:
-        await self.learn_schema()
-        episode = await shake_hands(
-            self._nursery,
+    async def _connect(self) -> None:
+        episode = Episode(
             self._network,
             self.address,
             self._terms.headers,
+            max_message_bytes=self._terms.max_message_bytes,
+            alarms=self._alarms,
+        )
+        handshake = Handshake(
+            self._nursery,
+            self._alarms,
             self._health,
             connect_timeout_seconds=self._terms.connect_timeout_seconds,
-            max_message_bytes=self._terms.max_message_bytes,
             on_silence=self._on_silence,
+            give_up=episode.drop,
         )
         try:
+            await episode.hold(partial(self._let_in, episode, handshake))
+        finally:
+            handshake.end()
+        if handshake.is_lost:
+            raise HandshakeLost("the server is alive, but does not answer the WebSocket upgrade")
+
+    async def _let_in(self, episode: Episode, handshake: Handshake) -> bool:
+        """Whether there is room behind that connection; a refusal is known before anything else is done about it."""
+        handshake.end()
+        try:
             await self._prove(episode)
-        except BaseException:
-            episode.drop()
-            raise
-        return episode
+        except Exception as exc:
+            self._failed(exc)
+            return False
+        self._refusing_since = None
+        self.gate.let_in(episode)
+        return True
+
+    def _failed(self, exc: Exception) -> None:
+        """A knock came to nothing; to be told as it is handled."""
+        match exc:
+            case HandshakeLost():
+                self.in_trouble(exc)
+                _log.warning("a handshake was lost by a server that is alive", env=str(self.address))
+                self.gate.knock_lost()
+            case ResetFailed():
+                self.gate.knock_failed(exc)
+            case _ if isinstance(exc, FAILURES):
+                self._judge(exc)
+            case _:  # a fault of ours belongs to the session that is next, not to all of them
+                _log.exception("a knock failed by a fault of ours", env=str(self.address))
+                self.gate.knock_failed(exc)
 
     async def _prove(self, episode: Episode) -> None:
         """:raises ResetFailed: there is room, but no environment, though there have been some."""
@@ -267,6 +293,8 @@ class Door:
 
     async def learn_schema(self) -> Mapping[str, Any]:
         """The server's ``/schema``, asked for once. :raises Exception: as `Network.fetch_schema`."""
+        if self._schema is not None:  # no lock then: that is a turn of the loop for each knock
+            return self._schema
         async with self._learning:  # one asks, the others wait for what it learns
             if self._schema is None:
                 self._schema = await self._network.fetch_schema(self.address, self._terms.headers)

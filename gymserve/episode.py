@@ -6,18 +6,17 @@ environment).
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
-import trio_websocket
 
 from gymserve import wire
 from gymserve.address import EnvironmentAddress
+from gymserve.alarms import Alarms
 from gymserve.network import Network
-from gymserve.websocket import MAX_MESSAGE_BYTES, handshake_failure, open_websocket
+from gymserve.sending import close_at_once
+from gymserve.websocket import MAX_MESSAGE_BYTES, MessageTooLarge, WebSocket, WebSocketEnded, open_websocket
 
-_OVERSIZE = "Exceeded maximum message size"  # how trio-websocket explains a close of its own (trio_websocket/_impl.py)
 _PROTOCOL_ERROR = 1002  # RFC 6455 section 7.4.1; here: what the server said is of no use, and would be no better again
 _LAST_WORD_SECONDS = 0.5
 
@@ -51,8 +50,8 @@ class EpisodeLost(EpisodeError):
 
 
 class Episode:
-    """A client's side of one episode. One task holds the connection (`connect`), one reads all the time, so that a drop
-    is seen at once (`read`), one asks.
+    """A client's side of one episode. One task holds the connection (`hold`), one reads all the time, so that a drop is
+    seen at once (`read`), one asks.
     """
 
     def __init__(
@@ -62,65 +61,70 @@ class Episode:
         headers: Sequence[tuple[str, str]] = (),
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        alarms: Alarms | None = None,
     ) -> None:
+        """:param alarms: for answers that do not come in time; without them each question has a scope of its own, a
+        tenth of what it costs.
+        """
         self._network = network
         self._max_message_bytes = max_message_bytes
         self._address = address
         self._headers = headers
         self._conversation = wire.Conversation()
         self._scope = trio.CancelScope()
-        self._websocket: trio_websocket.WebSocketConnection | None = None
+        self._websocket: WebSocket | None = None
         self._heard = trio.Event()
+        self._alarm = None if alarms is None else alarms.alarm(self._is_too_late)
         self._answer: wire.Answer | None = None
         self._asking = False
         self._questions = 0
         self._ended = trio.Event()
-        self._left: trio.Event | None = None  # while a close handshake of ours is under way
-        self._closing = trio.CancelScope()
+        self._left = False  # we have said CLOSE
+        self._is_over = False
         self.lost: EpisodeLost | None = None
         self.on_lost: Callable[[EpisodeLost], None] = _nobody_to_tell
 
     async def connect(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Connect, report ``started`` when the WebSocket is open, then hold it open until `drop`.
+        """As `hold`, with a report of ``started`` when the WebSocket is open."""
+
+        async def report() -> bool:
+            nonlocal task_status
+            task_status.started()
+            del task_status  # it holds the task that waited for it
+            return True
+
+        await self.hold(report)
+
+    async def hold(self, admit: Callable[[], Awaitable[bool]]) -> None:
+        """Connect, and when the WebSocket is open await ``admit()``; where that is true, hold it open until `drop`.
 
         Whoever runs this owns the handshake, which may outlast the client that asked for it; the conversation is
         `read`'s.
 
-        :raises OSError: before ``started``: refused, unreachable.
-        :raises trio.TooSlowError: before ``started``: no TCP connection in time.
-        :raises HandshakeFailed: before ``started``: no WebSocket there.
+        :raises OSError: refused, unreachable. :raises trio.TooSlowError: no TCP connection in time.
+        :raises HandshakeFailed: no WebSocket there. :raises Exception: what ``admit`` failed with.
         """
-        failure: Exception | None = None
         with self._scope:
             stream = await self._network.open_stream(self._address)
             try:
-                try:
-                    async with trio.open_nursery() as nursery:  # trio-websocket's own reader lives here
-                        self._websocket = await open_websocket(
-                            nursery, stream, self._address, self._headers, max_message_bytes=self._max_message_bytes
-                        )
-                        task_status.started()
-                        del task_status  # it holds the task that waited for it
-                        await trio.sleep_forever()
-                except* Exception as group:  # the firewall of this connection
-                    failure = _first(group)
-                if failure is not None:
-                    await self._fail(failure, stream)
+                self._websocket = await open_websocket(
+                    stream, self._address, self._headers, max_message_bytes=self._max_message_bytes
+                )
+                is_admitted = await admit()
+                del admit  # what the opening needed is not held on to
+                if is_admitted:
+                    await trio.sleep_forever()
             finally:
+                if self.lost is None and not self._left:
+                    self._lose(EpisodeLost("the connection was closed"))
                 self._ended.set()
-                self._closing.cancel()  # trio-websocket would wait for a reader that is no more
-                await trio.aclose_forcefully(stream)
-
-    async def _fail(self, failure: Exception, stream: trio.abc.Stream) -> None:
-        if self._websocket is None:
-            raise handshake_failure(failure)
-        if self._left is None:
-            return self._lose(EpisodeLost(f"the connection broke: {failure!r}"))
-        # trio-websocket's reader fails at a ping between our CLOSE and the server's: the slot is still held.
-        await _end_of(stream)
+                self._is_over = True
+                if self._alarm is not None:
+                    self._alarm.stop()
+                await close_at_once(stream)
 
     async def prove(self) -> None:
-        """Learn whether the server has room for this connection; before `read`.
+        """Learn whether the server has room for this connection; as ``admit`` of `hold`.
 
         It accepts every connection and greets none: only an answer tells. The question is the keepalive's; it touches
         no environment, so that the answer to it is the word of welcome that the protocol lacks.
@@ -131,39 +135,31 @@ class Episode:
         self._questions += 1
         text = self._conversation.ask(wire.Mcp("ping", self._questions))
         try:
-            await self._send(text)
-            answer = self._conversation.hear(await self._websocket.get_message())
-        except trio_websocket.ConnectionClosed as exc:
+            await self._websocket.send(text)
+            answer = self._conversation.hear(await self._websocket.receive())
+        except (WebSocketEnded, wire.WireError) as exc:
             self._conversation.lose()
-            raise _closed(exc.reason) from None
-        except wire.WireError as exc:
-            raise EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR) from exc
+            raise _lost(exc) from None
         if isinstance(answer, wire.Refusal) and answer.ends_the_episode:
             raise Refused(answer)
 
     async def read(self) -> None:
-        """Hear what the server says until the connection ends, then drop it. A task of the session's nursery."""
-        try:
-            lost = await self._read()
-            if self._left is None:
-                self._lose(lost)
-            else:
-                await self._left.wait()  # our own aclose() ends get_message at once: the handshake has yet to end
-        finally:
-            self.drop()
-
-    async def _read(self) -> EpisodeLost:
-        """Hear what the server says until the connection is of no more use; why."""
+        """Hear what the server says until the connection is of no more use, then drop it. A task of the session's
+        nursery.
+        """
         assert self._websocket is not None, "the connection is not open"
         try:
             while True:
-                self._hear(await self._websocket.get_message())
-        except trio_websocket.ConnectionClosed as exc:
-            return _closed(exc.reason)
-        except wire.WireError as exc:
-            return EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR)
+                self._hear(await self._websocket.receive())
+        except Exception as exc:  # the firewall of this connection: whoever asks is told
+            if not self._left:
+                self._lose(_lost(exc))
+        finally:
+            self.drop()
 
     def _hear(self, message: str | bytes) -> None:
+        if self._left:
+            return  # it crossed with our CLOSE
         answer = self._conversation.hear(message)
         self._answer = answer
         self._heard.set()
@@ -190,14 +186,23 @@ class Episode:
         return answer
 
     async def _exchange(self, question: wire.Question, timeout_seconds: float) -> wire.Answer:
+        assert self._websocket is not None, "the connection is not open"
         text = self._conversation.ask(question)
         self._heard = trio.Event()
         self._asking = True
         try:
-            with trio.move_on_after(timeout_seconds):
-                await self._send(text)
+            if self._alarm is None:
+                with trio.move_on_after(timeout_seconds):
+                    await self._websocket.send(text)
+                    await self._heard.wait()
+            else:
+                until = trio.current_time() + timeout_seconds
+                self._alarm.set(until)
+                await self._websocket.send(text, until=until)
                 await self._heard.wait()
         finally:
+            if self._alarm is not None:
+                self._alarm.set(math.inf)
             self._asking = False
             answer, self._answer = self._answer, None
             if answer is None:
@@ -206,19 +211,16 @@ class Episode:
             return answer
         raise self.lost.again() if self.lost else AnswerTimedOut(f"no answer within {timeout_seconds:g} s")
 
+    def _is_too_late(self) -> None:
+        """Whoever asks finds no answer."""
+        self._heard.set()
+
     def _unasked(self) -> wire.Answer | None:
         """A refusal that came before we asked anything (a full server's), or the loss that followed it."""
         answer, self._answer = self._answer, None
         if answer is None and self.lost is not None:
             raise self.lost.again()
         return answer
-
-    async def _send(self, text: str) -> None:
-        assert self._websocket is not None
-        try:
-            await self._websocket.send_message(text)
-        except trio_websocket.ConnectionClosed:
-            pass  # what the server said before it closed may still be unread: the reader tells
 
     async def stay_alive(self, *, timeout_seconds: float) -> None:
         """Be active in the eyes of the server's reaper.
@@ -255,8 +257,8 @@ class Episode:
         0.50 and later). `leave` must follow.
         """
         with trio.move_on_after(timeout_seconds):
-            if self._conversation.turn is wire.Turn.READY:
-                await self._send(self._conversation.ask(wire.Close()))
+            if self._websocket is not None and self._conversation.turn is wire.Turn.READY:
+                await self._websocket.send(self._conversation.ask(wire.Close()))
                 await self._ended.wait()
             else:
                 await self._close()
@@ -264,46 +266,43 @@ class Episode:
     async def leave(self) -> None:
         """End the connection, with a CLOSE frame if it is still open; the answer to it is hardly waited for."""
         try:
-            with trio.move_on_after(_LAST_WORD_SECONDS):
-                await self._close()
+            if not self._ended.is_set():
+                with trio.move_on_after(_LAST_WORD_SECONDS):
+                    await self._close()
         finally:
             self.drop()
 
     async def _close(self) -> None:
-        if self._websocket is None or self._ended.is_set():
+        if self._websocket is None or self._left or self._ended.is_set():
             return
-        self._left = trio.Event()
-        try:
-            with trio.CancelScope() as self._closing:
-                await self._websocket.aclose()
-        finally:
-            self._left.set()
+        self._left = True
+        await self._websocket.close()
+        await self._ended.wait()
 
     def drop(self) -> None:
         """End the connection now, without a word."""
-        self._scope.cancel()
+        if not self._is_over:
+            self._scope.cancel()
 
 
-def _closed(reason: trio_websocket.CloseReason | None) -> EpisodeLost:
-    if reason is None:
-        return EpisodeLost("the connection was closed")
-    said = f" ({reason.reason})" if reason.reason else ""
-    if reason.code == 1009 and (reason.reason or "").startswith(_OVERSIZE):
+def _lost(exc: Exception) -> EpisodeLost:
+    """What it means that a connection ended so."""
+    match exc:
+        case wire.WireError():
+            return EpisodeLost(f"the server broke the protocol: {exc}", _PROTOCOL_ERROR)
+        case WebSocketEnded():
+            return _ended(exc)
+        case _:
+            return EpisodeLost(f"the connection broke: {exc!r}")
+
+
+def _ended(end: WebSocketEnded) -> EpisodeLost:
+    said = f" ({end.reason})" if end.reason else ""
+    if isinstance(end, MessageTooLarge):
         return EpisodeLost(f"the server's message was larger than --max-observation allows{said}", _PROTOCOL_ERROR)
-    if reason.code == 1006:
+    if end.code == 1006:
         return EpisodeLost("the server dropped the connection")
-    return EpisodeLost(f"the server closed the connection with code {reason.code}{said}", reason.code)
-
-
-async def _end_of(stream: trio.abc.Stream) -> None:
-    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        while await stream.receive_some():
-            pass
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return EpisodeLost(f"the server closed the connection with code {end.code}{said}", end.code)
 
 
 def _nobody_to_tell(lost: EpisodeLost) -> None:

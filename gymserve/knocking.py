@@ -6,13 +6,11 @@ server asked whether it is alive (``GET /health``): one that answers twice, a co
 handshake stays silent has lost it; one that does not answer is frozen, and may yet come to it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from gymserve.address import EnvironmentAddress
-from gymserve.episode import Episode
-from gymserve.network import Network
+from gymserve.alarms import Alarms
 
 _ANSWERS_OF_A_SERVER_THAT_LOST_IT = 2
 
@@ -43,48 +41,57 @@ class Health:
             return self._alive
 
 
-async def shake_hands(
-    nursery: trio.Nursery,
-    network: Network,
-    address: EnvironmentAddress,
-    headers: Sequence[tuple[str, str]],
-    health: Health,
-    *,
-    connect_timeout_seconds: float,
-    max_message_bytes: int,
-    on_silence: Callable[[], None],
-) -> Episode:
-    """An open connection, held by a task in ``nursery``.
-
-    :param on_silence: told, each time before the server is asked whether it is alive.
-    :raises HandshakeLost: the server is alive and lost the handshake. :raises Exception: as `Episode.connect`.
+class Handshake:
+    """One that is not answered yet, and who watches over it: an alarm, and a task only once the connect timeout has
+    passed in silence, as it hardly ever does.
     """
-    episode = Episode(network, address, headers, max_message_bytes=max_message_bytes)
-    lost, watching = trio.CancelScope(), trio.CancelScope()
-    nursery.start_soon(_watch, watching, lost, health, connect_timeout_seconds, on_silence)
-    try:
-        with lost:
-            await nursery.start(episode.connect)
-            return episode
-    finally:
-        watching.cancel()
-    raise HandshakeLost("the server is alive, but does not answer the WebSocket upgrade")
 
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        alarms: Alarms,
+        health: Health,
+        *,
+        connect_timeout_seconds: float,
+        on_silence: Callable[[], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """:param on_silence: told, each time before the server is asked whether it is alive.
+        :param give_up: told when the server is alive and has lost the handshake.
+        """
+        self.is_lost = False
+        self._nursery = nursery
+        self._health = health
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._on_silence = on_silence
+        self._give_up = give_up
+        self._watching: trio.CancelScope | None = None
+        self._alarm = alarms.alarm(self._begin_to_watch)
+        self._alarm.set(trio.current_time() + connect_timeout_seconds)
 
-async def _watch(
-    watching: trio.CancelScope,
-    lost: trio.CancelScope,
-    health: Health,
-    connect_timeout_seconds: float,
-    on_silence: Callable[[], None],
-) -> None:
-    answers, spacing_seconds = 0, connect_timeout_seconds
-    with watching:
-        while answers < _ANSWERS_OF_A_SERVER_THAT_LOST_IT:
-            await trio.sleep(spacing_seconds)
-            on_silence()
-            if await health.is_alive():
-                answers, spacing_seconds = answers + 1, connect_timeout_seconds
-            else:
-                answers, spacing_seconds = 0, 2 * spacing_seconds
-        lost.cancel()
+    def end(self) -> None:
+        """It was answered, or has failed."""
+        self._alarm.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _begin_to_watch(self) -> None:
+        self._watching = trio.CancelScope()
+        self._nursery.start_soon(self._watch, self._watching)
+
+    async def _watch(self, watching: trio.CancelScope) -> None:
+        answers = 0
+        spacing_seconds = self._connect_timeout_seconds
+        with watching:
+            while True:
+                self._on_silence()
+                if await self._health.is_alive():
+                    answers, spacing_seconds = answers + 1, self._connect_timeout_seconds
+                else:
+                    answers, spacing_seconds = 0, 2 * spacing_seconds
+                if answers == _ANSWERS_OF_A_SERVER_THAT_LOST_IT:
+                    break
+                await trio.sleep(spacing_seconds)
+        if not watching.cancel_called:
+            self.is_lost = True
+            self._give_up()

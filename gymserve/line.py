@@ -55,7 +55,8 @@ class Line:
         self._count: Counter[Stage] = Counter()
         self._held_by_label: Counter[str | None] = Counter()
         self._held_by_share: Counter[Share] = Counter()
-        self._changed = trio.Event()
+        self._looks_at = math.inf  # when `watch` wakes, at the latest
+        self._sooner = trio.Event()
         self.gates: list[Gate] = []
         self.on_want: Callable[[], None] = _nobody_to_tell
 
@@ -203,9 +204,10 @@ class Line:
         ever.
         """
         while True:
-            self._changed = trio.Event()
-            with trio.CancelScope(deadline=self._alarm()):
-                await self._changed.wait()
+            self._sooner = trio.Event()
+            self._looks_at = self._alarm()
+            with trio.CancelScope(deadline=self._looks_at):
+                await self._sooner.wait()
             self.knock_for_the_waiting()
 
     # -- for gates -------------------------------------------------------------------------------------------------
@@ -270,10 +272,13 @@ class Line:
 
     def knock_for_the_waiting(self) -> None:
         self._let_go_of_the_empty()
+        if not self.waiting:  # as often as not: nothing to knock for, and nothing to look out for
+            return
         while (gate := self._gate_to_knock_at()) is not None:
             gate.knock()
-        self._changed.set()
         if self.waiting:
+            if self._alarm() < self._looks_at:  # else it comes up at the old time, and is then looked for anew
+                self._sooner.set()
             knocks = self._knocks
             if self.waiting > knocks:  # else there is one under way for each, whatever their ranks
                 self._tell([ticket for ticket in self._untold if self._rank(ticket) > knocks])

@@ -8,6 +8,7 @@ import structlog
 import trio
 
 from gymserve.address import EnvironmentAddress
+from gymserve.alarms import Alarms
 from gymserve.door import Door, DoorTerms, Lesson
 from gymserve.errors import NoSuchServer
 from gymserve.line import Line
@@ -31,6 +32,7 @@ async def open_pool(
     async with trio.open_nursery() as nursery:
         pool = Pool(nursery, network, terms, Line(shares, max_held=max_held))
         nursery.start_soon(pool.line.watch)
+        nursery.start_soon(pool.alarms.run)
         yield pool
         nursery.cancel_scope.cancel()
 
@@ -40,6 +42,7 @@ class Pool:
 
     def __init__(self, nursery: trio.Nursery, network: Network, terms: DoorTerms, line: Line) -> None:
         self.line = line
+        self.alarms = Alarms()  # of its connections; sessions have their own, which end before
         self._nursery = nursery
         self._network = network
         self._terms = terms
@@ -92,7 +95,7 @@ class Pool:
         """
         door = self._doors.get(address)
         if door is None:
-            door = Door(self._nursery, self._network, address, self.line, self._terms, slots=slots)
+            door = Door(self._nursery, self._network, address, self.line, self._terms, alarms=self.alarms, slots=slots)
             door.gate.on_gone = lambda: self._remove(address)
             self._doors[address] = door
             self.line.add(door.gate)

@@ -20,6 +20,8 @@ class Stage(enum.Enum):
     WAITING = "in the line"
     ANSWER = "has a connection with room behind it, and waits for its reset"
     OPEN = "holds an episode, or says goodbye to it"
+    __hash__ = object.__hash__  # Enum's own is a function in Python, and stages are counted all the time
+
     UNWANTED = "nobody's: a connection that came when none was wanted any more, until its goodbye is over"
 
 

@@ -615,3 +615,26 @@ def test_a_full_disk_is_one_line():
         )
     assert done.returncode == 1
     assert done.stderr == "gymserve: cannot write the output: No space left on device\n"
+
+
+FAULTY_LOG = """
+import sys, structlog
+from gymserve.cli.logs import configure_logging
+class Faulty:
+    def __repr__(self):
+        raise ValueError("no text")
+configure_logging("text")
+log = structlog.get_logger()
+log.info("before", peer=Faulty())
+log.info("after")
+sys.stderr.close()
+log.info("never")
+sys.stdout.write("went on")
+"""
+
+
+def test_a_line_that_cannot_be_rendered_or_written_fails_nobody() -> None:
+    done = subprocess.run([sys.executable, "-c", FAULTY_LOG], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "went on")
+    assert "ValueError: no text" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("[info     ] after")

@@ -504,7 +504,7 @@ async def test_a_goodbye_ends_with_the_connection(autojump_clock, after_seconds)
 
 
 async def test_a_ping_between_our_close_and_the_servers_delays_no_goodbye(autojump_clock):
-    """trio-websocket stops reading there."""
+    """wsproto sends no pong there; what follows is read all the same."""
 
     async def ping_and_close(stream: trio.abc.Stream) -> None:
         async with trio.open_nursery() as nursery:

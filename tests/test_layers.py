@@ -14,10 +14,10 @@ ROWS = (
     {"instruments"},
     {"metrics", "expiries", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
-    {"session", "narrator", "agenda", "deadline", "alarms", "traffic"},
+    {"session", "narrator", "agenda", "deadline", "traffic"},
     {"probing"},
     {"opening", "handovers", "pool", "door", "gate", "line", "ticket", "knocking", "verdict", "call"},
-    {"episode", "websocket", "network", "descriptors", "partition", "sending"},
+    {"episode", "websocket", "network", "descriptors", "partition", "sending", "upgrade", "alarms"},
     {"events"},
     {"telemetry", "contents", "collecting"},
     {
@@ -28,7 +28,19 @@ ROWS = (
 """From top to bottom; a room is a module or a folder of the package."""
 
 PURE = ROWS[-1]
-WORLDLY = {"trio", "trio_websocket", "quart", "quart_trio", "hypercorn", "httpx", "h11", "socket", "time", "datetime"}
+WORLDLY = {
+    "trio",
+    "trio_websocket",
+    "wsproto",
+    "quart",
+    "quart_trio",
+    "hypercorn",
+    "httpx",
+    "h11",
+    "socket",
+    "time",
+    "datetime",
+}
 """What the pure row does without: I/O, frameworks, the clock."""
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 from processes import with_descriptors_left
+from trio.testing import wait_all_tasks_blocked
 
 from gymserve.address import EnvironmentAddress, parse_address
 from gymserve.descriptors import Descriptors, OutOfDescriptors
@@ -233,6 +234,7 @@ async def test_the_last_descriptors_are_left_to_others(nursery):
     address = await answering(nursery, b"")
     network = TcpNetwork(connect_timeout_seconds=5, descriptors=with_descriptors_left(1))
     async with await network.open_stream(address):
+        await wait_all_tasks_blocked()  # the server's end is a descriptor of this process too
         with pytest.raises(OutOfDescriptors):
             await network.open_stream(address)
     async with await network.open_stream(address):

@@ -24,6 +24,7 @@ from gymserve.http.quick import QuickAnswer
 from gymserve.http.refusal import Refusal, Refused
 from gymserve.http.reminder import Reminder
 from gymserve.http.watch import Watch
+from gymserve.sending import close_at_once
 
 REFUSAL_EXTENSION = "gymserve.refusal"
 #: Awaited, it returns when the server accepts no more connections, and closes each with the answer to its request.
@@ -94,7 +95,7 @@ class Connection:
             _log.error("an HTTP connection failed", exc_info=group)
         finally:
             self._crowd.leave()
-            await trio.aclose_forcefully(self._stream)
+            await close_at_once(self._stream)
 
     async def _shook_hands(self) -> bool:
         """Whether the stream is ready to be read: TLS needs its handshake first."""
@@ -144,20 +145,29 @@ class Connection:
 
     async def _next_request(self, incoming: Incoming, leftover: bytes) -> Head:
         """Its head, if it comes in time: else this connection is cancelled. No scope, which would be one a request."""
-        stops = self._context.terminated.is_set
-        idle_until = trio.current_time() + self._limits.idle_seconds
-        self._end_of_idling.set(min(idle_until, self._asks_until) if stops() else idle_until)
-        self._crowd.begin_idling(self._scope)
-        self._is_idling = True
+        self._begin_idling(self._limits.idle_seconds)
         try:
             await incoming.begin(leftover)
             # A head that has begun has a time of its own, but for a stop.
-            self._end_of_idling.set(self._asks_until if stops() else math.inf)
+            self._end_of_idling.set(self._asks_until if self._context.terminated.is_set() else math.inf)
             return await incoming.head()
         finally:
-            self._is_idling = False
-            self._end_of_idling.at, self._asks_until = math.inf, -math.inf
-            self._crowd.end_idling(self._scope)
+            self._end_idling()
+            self._asks_until = -math.inf
+
+    def _begin_idling(self, seconds: float) -> None:
+        """From now on no request depends on this connection: it is closed after these, at the server's stop (a new one
+        when its first request should have come), or where there are too many.
+        """
+        until = trio.current_time() + seconds
+        self._end_of_idling.set(min(until, self._asks_until) if self._context.terminated.is_set() else until)
+        self._crowd.begin_idling(self._scope)
+        self._is_idling = True
+
+    def _end_idling(self) -> None:
+        self._is_idling = False
+        self._end_of_idling.at = math.inf
+        self._crowd.end_idling(self._scope)
 
     async def _answer(self, incoming: Incoming, request: Head, peers: dict[str, Any]) -> bool:
         answer = _answer_to(incoming)
@@ -204,9 +214,12 @@ class Connection:
         if not await self._outbox.send_eof():
             return
         discarded = 0
-        with self._unless_stopping(self._limits.linger_seconds):
+        self._begin_idling(self._limits.linger_seconds)  # no scope, which each of a client's connections would pay for
+        try:
             while discarded < self._limits.linger_bytes:
                 discarded += len(await self._inbox.take())
+        finally:
+            self._end_idling()
 
     @contextmanager
     def _unless_stopping(self, seconds: float) -> Iterator[trio.CancelScope]:

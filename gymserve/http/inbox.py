@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import trio
 
+from gymserve.sending import receive_later
+
 READ_BYTES = 64 * 1024
 WAITING_BYTES = 64 * 1024
 
@@ -30,7 +32,7 @@ class Inbox:
     async def fill(self) -> None:
         """Read until the client closes its side or the connection breaks: one task, as long as the connection."""
         try:
-            while data := await self._stream.receive_some(READ_BYTES):
+            while data := await receive_later(self._stream, READ_BYTES):
                 self._waiting += data
                 self._arrived.unpark_all()
                 while len(self._waiting) > WAITING_BYTES:
