@@ -72,16 +72,30 @@ class Missed(Exception):
 class Events:
     """The last events of this process. Who reads them too slowly misses some; nobody waits for a reader."""
 
-    def __init__(self, instance: str, telemetry: Telemetry, *, most: int = 8192) -> None:
-        """:param instance: this process's own, which the ids of events name. :param most: how many are remembered."""
+    def __init__(
+        self,
+        instance: str,
+        telemetry: Telemetry,
+        *,
+        most: int = 8192,
+        epoch_seconds: Callable[[], float] = time.time,
+    ) -> None:
+        """:param instance: this process's own, which the ids of events name. :param most: how many are remembered.
+        :param epoch_seconds: the time of day.
+        """
         self._instance = instance
         self._latest = 0
         self._kept: deque[Event] = deque(maxlen=most)
         self._readers = trio.lowlevel.ParkingLot()
         self._listeners: list[Callable[[Event], None]] = []
         # The clock of this machine may be set back; that of the events is not.
-        self._epoch = time.time() - trio.current_time()
+        self._epoch = epoch_seconds() - trio.current_time()
         telemetry.listen(self._note)
+
+    @property
+    def now_epoch_seconds(self) -> float:
+        """By the clock of the events."""
+        return self._epoch + trio.current_time()
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """A listener must only take note."""
@@ -118,7 +132,7 @@ class Events:
         if type(fact) not in _NAMES:
             return
         self._latest += 1
-        event = Event(self._latest, self._epoch + trio.current_time(), fact)
+        event = Event(self._latest, self.now_epoch_seconds, fact)
         self._kept.append(event)
         for listener in self._listeners:
             listener(event)

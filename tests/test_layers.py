@@ -12,7 +12,7 @@ ROWS = (
     {"cli", "__main__"},
     {"http", "gridsim"},
     {"instruments"},
-    {"metrics", "expiries", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
+    {"metrics", "expiries", "minutes", "timelines", "recording", "losses", "trajectories", "transcript", "excerpt"},
     {"gateway", "memory", "names", "past", "journal", "reclaiming", "strays"},
     {"session", "narrator", "agenda", "deadline", "traffic"},
     {"probing"},

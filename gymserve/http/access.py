@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from gymserve.http.dashboard.files import FILES, PAGE_PATH
 from gymserve.http.prefix import AsgiApp
 from gymserve.http.refusal import Headers, Refusal
 
@@ -38,8 +39,9 @@ class Access(enum.Enum):
 _DECLARED = {
     "/": Access.OPEN,
     "/gymserve/health": Access.OPEN,
-    "/gymserve/touch": Access.ROLLOUT,
-}  # a client keeps its own
+    "/gymserve/touch": Access.ROLLOUT,  # a client keeps its own
+    **dict.fromkeys([*FILES, f"{PAGE_PATH}/"], Access.OPEN),  # what the page shows it asks for, as anybody must
+}
 
 
 def access_to(method: str, path: str) -> Access:

@@ -11,6 +11,7 @@ from gymserve.http.access import Guard, guarded
 from gymserve.http.bodies import answer
 from gymserve.http.connection import REFUSAL_EXTENSION
 from gymserve.http.counted import counted
+from gymserve.http.dashboard.page import add_dashboard
 from gymserve.http.fields import request_fields
 from gymserve.http.hangups import quiet_hang_ups
 from gymserve.http.mcp import McpEndpoint, beside_mcp
@@ -46,6 +47,7 @@ def create_app(
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
     _add_cookie(app, cookie)
     _add_errors(app)
+    add_dashboard(app)
     _add_open_routes(app)
     add_acting_routes(app, gateway)
     add_own_routes(app, gateway, instruments)
@@ -73,10 +75,6 @@ def _add_cookie(app: QuartTrio, cookie: SessionCookie) -> None:
 
 
 def _add_open_routes(app: QuartTrio) -> None:
-    @app.get("/")
-    async def alive() -> Response:
-        return answer({"status": "ok"})
-
     @app.get("/reverify_mode")
     async def reverify_mode() -> Response:
         return answer("unsupported")  # a score cannot be had again without the rollout's session

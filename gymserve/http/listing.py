@@ -24,7 +24,8 @@ _Order = Literal["id", "expires", "age", "steps", "label"]
 
 class Wanted(Model):
     """Which sessions a page shows: of a label, in a state, with an id after that one; and of these so many, the first
-    in an order. Only in that of their ids further pages follow. ``slots``: of each server also what they are held for.
+    in an order. Only in that of their ids further pages follow. ``slots``: of each server also what they are held for;
+    ``ended``: also what has ended in each minute of the last half hour.
     """
 
     label: str | None = None
@@ -33,6 +34,7 @@ class Wanted(Model):
     after: str = ""
     sort: _Order = "id"
     slots: bool = False
+    ended: bool = False
 
     def has(self, session: Session) -> bool:
         """Those that wait are shown where they are asked for, and else only counted."""
@@ -41,7 +43,7 @@ class Wanted(Model):
         return session.state is self.state if self.state is not None else session.state is not State.WAITING
 
 
-def listing(gateway: Gateway, wanted: Wanted, *, latest_event: str) -> dict[str, Any]:
+def listing(gateway: Gateway, wanted: Wanted, instruments: Instruments) -> dict[str, Any]:
     sessions = gateway.all_sessions()
     counts = Counter(session.state for session in sessions)
     page = _page([session for session in sessions if wanted.has(session)], wanted)
@@ -57,7 +59,8 @@ def listing(gateway: Gateway, wanted: Wanted, *, latest_event: str) -> dict[str,
         "matching": page.matching,
         "counts": {state.value: counts[state] for state in State},
         **stands,
-        "event": latest_event,
+        **({"ended": instruments.minutes.told()} if wanted.ended else {}),
+        "event": instruments.events.latest,
     }
 
 

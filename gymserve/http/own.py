@@ -31,7 +31,7 @@ def add_own_routes(app: QuartTrio, gateway: Gateway, instruments: Instruments) -
     @app.get("/gymserve/sessions")
     async def sessions() -> Response:
         wanted = read_query(Wanted, request.args)
-        return answer(listing(gateway, wanted, latest_event=instruments.events.latest))
+        return answer(listing(gateway, wanted, instruments))
 
     @app.get("/gymserve/sessions/<session_id>")
     async def session(session_id: str) -> Response:

@@ -1,0 +1,1 @@
+"""The dashboard: a page for people. Its files tell nothing; what it shows it asks for, as any client does."""
