@@ -469,8 +469,10 @@ class Gateway:
 
     @property
     def is_over(self) -> bool:
-        """Whether this process stops, and every session has ended."""
-        return self._stops.is_set() and not self._living
+        """Whether this process stops, every session has ended, and every slot was given back."""
+        return self._stops.is_set() and not any(
+            session.place or not session.tombstone for session in self.all_sessions()
+        )
 
     @property
     def instance(self) -> str:

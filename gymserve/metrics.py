@@ -13,6 +13,7 @@ from gymserve.telemetry import (
     Called,
     Ended,
     Fact,
+    LinesLost,
     ReclaimedAlive,
     SessionOpened,
     SlotFreed,
@@ -65,6 +66,9 @@ class Metrics:
             "interim_responses", "Interim answers to requests that wait (100 Continue)", "route"
         )
         self._hang_ups = self._counter("hang_ups", "Requests whose client left before their answer", "route")
+        self._lines_lost = self._counter("trajectory_lines_lost", "Lines of trajectories that were lost, by why", "why")
+        for why in ("dropped", "unwritten"):
+            self._lines_lost.labels(why)
         self._begin(_NO_LABEL)
         self._registry.register(_Standing(gateway))
         gateway.telemetry.listen(self._count)
@@ -110,6 +114,8 @@ class Metrics:
                 self._goodbye.labels(fact.env).observe(fact.goodbye_seconds)
             case Verified():
                 self._verified.labels(fact.masked_kind or "", self._bounded(fact.label)).inc()
+            case LinesLost():
+                self._lines_lost.labels(fact.why).inc(fact.lines)
             case ReclaimedAlive():
                 self._reclaimed_alive.labels(self._bounded(fact.label)).inc()
 

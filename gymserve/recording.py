@@ -15,7 +15,7 @@ import trio
 from gymserve import wire
 from gymserve.contents import Acted, Began, Content, Failure, Seeded
 from gymserve.losses import Losses
-from gymserve.telemetry import Ended, Fact
+from gymserve.telemetry import Ended, Fact, LinesLost
 from gymserve.trajectories import Entry, Told, Trajectories, Trajectory, Written
 
 _BATCH_SECONDS = 0.5
@@ -26,6 +26,10 @@ _LINE_BYTES = 512  # held for a line beside what was said
 
 Write = Callable[[Sequence[Entry]], Written]
 InThread = Callable[[Write, Sequence[Entry]], Awaitable[Written]]
+
+
+def _nobody_counts(lost: LinesLost) -> None:
+    """The default of ``tell``."""
 
 
 async def _in_thread(write: Write, batch: Sequence[Entry]) -> Written:
@@ -43,18 +47,24 @@ async def open_recorder(
     most_bytes: int = _MOST_BYTES,
     in_thread: InThread = _in_thread,
     epoch_seconds: Callable[[], float] = time.time,
+    tell: Callable[[LinesLost], None] = _nobody_counts,
 ) -> AsyncIterator["Recorder"]:
     """A recorder into ``directory``, which is made if there is none. Leaving writes what is queued, for some moments.
 
     :param instance: this process's own, which the files name.
     :param max_observation_bytes: of JSON; of a longer observation only the beginning is written.
     :param most_lines: that wait to be written, or are being written. :param most_bytes: about what is held for them.
-    :param epoch_seconds: the time of day.
+    :param epoch_seconds: the time of day. :param tell: of lines that were lost.
     :raises RecordingFailed: the directory cannot be used.
     """
     trajectories = Trajectories(directory, instance, max_observation_bytes=max_observation_bytes)
     recorder = Recorder(
-        trajectories, most_lines=most_lines, most_bytes=most_bytes, in_thread=in_thread, epoch_seconds=epoch_seconds
+        trajectories,
+        Losses(tell),
+        most_lines=most_lines,
+        most_bytes=most_bytes,
+        in_thread=in_thread,
+        epoch_seconds=epoch_seconds,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(recorder.run)
@@ -70,6 +80,7 @@ class Recorder:
     def __init__(
         self,
         trajectories: Trajectories,
+        losses: Losses,
         *,
         most_lines: int,
         most_bytes: int,
@@ -89,7 +100,7 @@ class Recorder:
         self._finishing = trio.Event()
         # It outlives whoever is cancelled around it, but no longer than `finish` allows.
         self._life = trio.CancelScope(shield=True)
-        self._losses = Losses()
+        self._losses = losses
 
     # -- what is heard ---------------------------------------------------------------------------------------------
 

@@ -423,7 +423,7 @@ class Session:
         self._deadline.hold()
 
     def _waits(self, why: str, place: int) -> None:
-        self._log.info("session waits", why=why, place=place)
+        self._log.info("session waits", reason=why, place=place)
         self._telemetry.tell(Waiting(short(self.id), self.label, why, place))
 
     def _begin(self, opened: Opened) -> None:

@@ -6,7 +6,7 @@ sessions listens here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import structlog
 
@@ -125,7 +125,27 @@ class Stopping:
     sessions: int
 
 
-Fact = Waiting | SessionOpened | Called | Stepped | Touched | Ended | SlotFreed | ReclaimedAlive | Verified | Stopping
+@dataclass(frozen=True, slots=True)
+class LinesLost:
+    """Lines of trajectories were lost: ``dropped``, as there was no room for them, or ``unwritten``, by the disk."""
+
+    lines: int
+    why: Literal["dropped", "unwritten"]
+
+
+Fact = (
+    LinesLost
+    | Waiting
+    | SessionOpened
+    | Called
+    | Stepped
+    | Touched
+    | Ended
+    | SlotFreed
+    | ReclaimedAlive
+    | Verified
+    | Stopping
+)
 Listener = Callable[[Fact], None]
 Recorder = Callable[[Fact | Content], None]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gymserve.events import Event, Events
 from gymserve.memory import Memory
-from gymserve.telemetry import Called, Ended, SessionOpened, Stepped, Stopping, Waiting
+from gymserve.telemetry import Called, Ended, LinesLost, SessionOpened, Stepped, Stopping, Waiting
 
 _BEGINNINGS = (Waiting, SessionOpened, Ended)  # a session whose seed was refused does nothing but end
 _MOST_ENDED = 4096
@@ -96,7 +96,7 @@ class Timelines:
 
     def _note(self, event: Event) -> None:
         fact = event.fact
-        if isinstance(fact, Stopping) or fact.session is None:
+        if isinstance(fact, Stopping | LinesLost) or fact.session is None:
             return
         timeline = self._living.get(fact.session)
         if timeline is None:

@@ -81,7 +81,7 @@ class Trajectories:
             self._directory.mkdir(exist_ok=True)
             tempfile.TemporaryFile(dir=self._directory).close()
         except OSError as exc:
-            raise RecordingFailed(f"the directory {directory} cannot be used: {exc.strerror or exc}") from exc
+            raise RecordingFailed(f"the directory {directory} cannot be used: {_why(exc, self._directory)}") from exc
 
     def write(self, batch: Iterable[Entry]) -> Written:
         """Add the lines to their files. Those of an episode that cannot be written are lost, and cost no other's."""
@@ -198,6 +198,12 @@ def _append(file: int, lines: bytes) -> None:
     except OSError:
         os.ftruncate(file, size)
         raise
+
+
+def _why(exc: OSError, directory: Path) -> str:
+    if directory.exists() and not directory.is_dir():
+        return "it is a file"
+    return "there is no directory to make it in" if isinstance(exc, FileNotFoundError) else exc.strerror or str(exc)
 
 
 def _said_by(exc: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import enum
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -66,8 +67,15 @@ def sentence(exc: BaseException) -> str:
     tls = next((cause for cause in causes(exc) if isinstance(cause, ssl.SSLError)), None)
     if tls is not None:
         return tls_fault(tls)
-    said = [str(cause) or type(cause).__name__ for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
+    said = [_words(cause) for cause in causes(exc) if not isinstance(cause, BaseExceptionGroup)]
     return said[-1] if isinstance(exc, OSError | httpx.TransportError) else said[0]
+
+
+def _words(exc: BaseException) -> str:
+    """Of an error of the system what it means: its number, and Python's tuple of an address, tell nobody more."""
+    if isinstance(exc, OSError) and exc.errno is not None:
+        return os.strerror(exc.errno) if exc.errno > 0 else exc.strerror or str(exc)
+    return str(exc) or type(exc).__name__
 
 
 def is_refused(exc: BaseException) -> bool:

@@ -311,6 +311,12 @@ async def stuck_reader(stage: Stage, *, stall_seconds: float) -> Stuck:
     return stuck
 
 
+async def test_what_is_unknown_of_a_query_is_refused(autojump_clock):
+    async with raise_the_curtain(counting()) as stage:
+        answer = await stage.client().ask("GET", "/gymserve/events?since=1")
+        assert (answer.status, answer.body["detail"][0]["loc"]) == (422, ["query", "since"])
+
+
 async def test_no_more_than_so_many_read_at_once(autojump_clock):
     async with raise_the_curtain(counting()) as stage:
         readers = [await Reader(stage).begin() for _ in range(64)]

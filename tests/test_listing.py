@@ -174,6 +174,7 @@ async def test_the_slots_of_each_server_are_told_by_what_holds_them(autojump_clo
         ("?sort=up", "sort"),
         ("?slots=some", "slots"),
         ("?labels=a", "labels"),
+        ("?ended=perhaps", "ended"),
     ],
 )
 async def test_what_cannot_be_wanted_is_refused_with_its_place(autojump_clock, query, place):
@@ -181,6 +182,12 @@ async def test_what_cannot_be_wanted_is_refused_with_its_place(autojump_clock, q
         answer = await stage.client().ask("GET", f"/gymserve/sessions{query}")
         assert (answer.status, answer.body["error"]) == (422, "bad_arguments")
         assert [fault["loc"] for fault in answer.body["detail"]] == [["query", place]]
+
+
+async def test_a_page_of_another_order_has_no_next(autojump_clock):
+    async with raise_the_curtain(counting()) as stage:
+        answer = await stage.client().ask("GET", "/gymserve/sessions?sort=age&after=0123456789ab")
+        assert (answer.status, [fault["type"] for fault in answer.body["detail"]]) == (422, ["value_error"])
 
 
 # -- one session -----------------------------------------------------------------------------------------------------

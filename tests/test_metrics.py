@@ -17,7 +17,7 @@ from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.http.access import Guard
 from gymserve.score import MASKED_KINDS
-from gymserve.telemetry import Telemetry, Verified
+from gymserve.telemetry import LinesLost, Telemetry, Verified
 
 A, B = ADDRESS, parse_address("b:8000")
 ENV = "http://environment:8000"
@@ -194,6 +194,14 @@ async def test_verifies_are_counted_by_what_masked_them(autojump_clock):
             frozenset({("masked_kind", "session_expired"), ("label", "b")}): 1,
             frozenset({("masked_kind", "session_lost"), ("label", "")}): 1,
         }
+
+
+async def test_lost_lines_of_trajectories_are_counted_by_why(autojump_clock):
+    async with raise_the_curtain(counting()) as stage:
+        read = await scrape(stage)
+        assert (read("trajectory_lines_lost_total", why="dropped"), read.all("trajectory_lines_lost_total")) == (0, {})
+        stage.gateway.telemetry.tell(LinesLost(3, "unwritten"))
+        assert (await scrape(stage))("trajectory_lines_lost_total", why="unwritten") == 3
 
 
 async def test_false_reclaims_are_counted_by_label(autojump_clock):

@@ -30,11 +30,12 @@ from gymserve.excerpt import Excerpt
 from gymserve.gridsim.faults import parse_fault
 from gymserve.gridsim.server import EnvironmentServer
 from gymserve.identity import SessionCookie, SessionToken
+from gymserve.losses import Losses
 from gymserve.narrator import Narrator
 from gymserve.nesting import MAX_DEPTH
 from gymserve.recording import Recorder, open_recorder
 from gymserve.strict_json import written
-from gymserve.telemetry import Ended, Telemetry
+from gymserve.telemetry import Ended, LinesLost, Telemetry
 from gymserve.trajectories import MOST_NEVER_OPENED, Entry, RecordingFailed, Written
 from gymserve.transcript import step_line
 
@@ -127,7 +128,9 @@ def without(line: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def warnings(logs: list[Any]) -> list[dict[str, Any]]:
     return [
-        without(line, "log_level") for line in logs if line["log_level"] == "warning" and "traject" in line["event"]
+        without(line, "log_level", "advice")
+        for line in logs
+        if line["log_level"] == "warning" and "traject" in line["event"]
     ]
 
 
@@ -794,6 +797,20 @@ async def test_a_full_disk_costs_lines_and_is_told_once(autojump_clock, director
     ]
 
 
+async def test_a_trouble_that_lasts_is_told_of_every_minute_with_what_it_cost(autojump_clock):
+    told: list[LinesLost] = []
+    losses = Losses(told.append)
+    with capture_logs() as logs:
+        for _ in range(14):
+            losses.note(Written(2, "No space left on device"))
+            await trio.sleep(10)
+    assert [line["lines_lost"] for line in warnings(logs)] == [2, 14, 26]
+    assert {line["advice"] for line in logs} == {
+        "give --record room on its disk; rollouts go on, and their lines are lost until then"
+    }
+    assert told == [LinesLost(2, "unwritten")] * 14
+
+
 async def test_a_file_that_cannot_be_begun_is_begun_later(autojump_clock, directory):
     with capture_logs() as logs:
         async with gymserve(directory) as stage:
@@ -906,8 +923,8 @@ async def test_who_may_read_it_is_the_umasks_to_say(autojump_clock, directory, m
 async def test_a_directory_that_cannot_be_used_is_refused(autojump_clock, tmp_path):
     (tmp_path / "file").write_text("")
     for name, reason in (
-        ("no/trajectories", "No such file or directory"),
-        ("file", "File exists"),
+        ("no/trajectories", "there is no directory to make it in"),
+        ("file", "it is a file"),
         ("file/trajectories", "Not a directory"),
     ):
         with pytest.raises(RecordingFailed) as failed:
@@ -1044,5 +1061,5 @@ def test_a_directory_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        f"the directory {directory} cannot be used: No such file or directory (--record)\n",
+        f"the directory {directory} cannot be used: there is no directory to make it in (--record)\n",
     )

@@ -282,8 +282,8 @@ http://127.0.0.1:\d+  ready   2/\?  ==
 nobody waits
 
 ID            STATE    EXPIRES     AGE  STEPS   REWARD  LABEL
-[0-9a-f]{{12}}  idle +9m\d\ds      \ds      0    0.000  run-7
-[0-9a-f]{{12}}  idle +9m\d\ds      \ds      0    0.000  eval
+[0-9a-f]{{12}}  idle +(?:10m00|9m\d\d)s      \ds      0    0.000  run-7
+[0-9a-f]{{12}}  idle +(?:10m00|9m\d\d)s      \ds      0    0.000  eval
 """,
             done.stdout,
         ), done.stdout
@@ -514,7 +514,9 @@ def test_who_is_not_let_in_is_told_on_the_terminal_as_it_was() -> None:
         with on_a_terminal(*command("top", url)) as screen:
             assert screen.status() == 1
             assert screen.is_as_it_was()
-    said = f"gymserve: {url} refuses: no; GYMSERVE_ADMIN_TOKEN must hold its admin token\r\n"
+    said = (
+        f"gymserve: {url} refuses: no; GYMSERVE_TOKEN must hold its token, or GYMSERVE_ADMIN_TOKEN its admin token\r\n"
+    )
     assert screen.drawn.decode().endswith(said)
 
 

@@ -77,7 +77,7 @@ def run_probe(
 
 
 def _lines(probe: "Probe") -> Iterator[str]:
-    what = "is an OpenEnv server" if probe.is_openenv else "cannot be told for an OpenEnv server"
+    what = "is an OpenEnv server" if probe.is_openenv else "is not recognised as an OpenEnv server"
     yield f"{probe.url} {what}"
     for name, said in _told(probe):
         yield f"  {name:<12}{said}"

@@ -17,6 +17,8 @@ from gymserve.verdict import causes, is_refused, sentence
 
 _ANSWER_SECONDS = 10.0
 _DENIED = (401, 403)
+_NEEDED_TO_ACT = "GYMSERVE_ADMIN_TOKEN must hold its admin token"
+_NEEDED_TO_LOOK = "GYMSERVE_TOKEN must hold its token, or GYMSERVE_ADMIN_TOKEN its admin token"
 
 
 class Failed(Exception):
@@ -91,7 +93,7 @@ class Remote:
             return Denied(f"{what}; check that it is a gymserve, and of this version", response.status_code, None)
         what = f"{self._shown} refuses: {printable(_told(body.get('detail')))}"
         if response.status_code in _DENIED:
-            what += "; GYMSERVE_ADMIN_TOKEN must hold its admin token"
+            what += f"; {_NEEDED_TO_LOOK if response.request.method == 'GET' else _NEEDED_TO_ACT}"
         return Denied(what, response.status_code, str(kind))
 
     @property

@@ -80,7 +80,8 @@ def report(url: str, listing: Listing, filters: Filters, width: int) -> list[Tex
 def _body(view: View, width: int, height: int) -> list[Text]:
     if view.answer is None:
         return []
-    listing, age_seconds = view.answer.listing, view.now - view.answer.at
+    listing, known_at = view.answer.listing, view.now if view.loss is None else view.loss.since
+    age_seconds = known_at - view.answer.at
     lines = _overview(listing, width, height)
     lines += _sessions(listing, view.filters, width, height - len(lines), age_seconds=age_seconds)
     if view.loss is not None:

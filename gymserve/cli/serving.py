@@ -156,8 +156,9 @@ async def _telemetry(settings: ServeSettings, instance: str) -> AsyncIterator[Te
     if settings.record is None:
         yield telemetry
         return
-    max_bytes = settings.record_max_bytes
-    async with open_recorder(Path(settings.record), instance, max_observation_bytes=max_bytes) as recorder:
+    async with open_recorder(
+        Path(settings.record), instance, max_observation_bytes=settings.record_max_bytes, tell=telemetry.tell
+    ) as recorder:
         telemetry.record(recorder.hear)
         yield telemetry
 

@@ -16,6 +16,7 @@ from gymserve.cli.remote import Denied, Failed, Remote, steer, warn, write_json
 from gymserve.cli.screen import ORDERS, Answer, Loss, View, next_order, report, screen
 from gymserve.cli.terminal import Terminal
 
+_PIPED_WIDTH = 400  # nothing is cut that another program reads
 _TICK_SECONDS = 0.25  # for what counts down
 _LONGEST_PAUSE_SECONDS = 10.0  # between tries
 _NOT_LET_IN = (401, 403)
@@ -59,7 +60,7 @@ def run_top(url: str, token: str | None, filters: Filters, *, interval_seconds: 
 
 
 def _write(url: str, listing: Listing, filters: Filters) -> None:
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     with console.capture() as written:
         for line in report(url, listing, filters, console.width):
             console.print(line, no_wrap=True)

@@ -14,6 +14,7 @@ from quart.wrappers.response import ResponseBody
 from gymserve.errors import GymserveError
 from gymserve.events import Event, Events, Missed
 from gymserve.gateway import Gateway
+from gymserve.http.models import Model
 from gymserve.http.standing import standing
 from gymserve.strict_json import written
 
@@ -24,6 +25,12 @@ _STANDING_SECONDS = 1.0
 _GATHERING_SECONDS = 0.1  # so that a thousand calls a second are not a thousand packets
 _SENT_AT_ONCE = 100
 _RETRY_MILLISECONDS = 2000
+
+
+class EventsWanted(Model):
+    """Which events: those after that one, as ``Last-Event-ID`` names it too."""
+
+    after: str | None = None
 
 
 class TooManyWatchers(GymserveError):
@@ -72,6 +79,7 @@ class EventClients:
                     yield text
                     await trio.lowlevel.checkpoint()  # who catches up lets others have their turn
                 elif self._gateway.is_over:
+                    yield _nameless("standing", standing(self._gateway))
                     return
                 else:
                     await self._something_to_tell(number, stands_until)

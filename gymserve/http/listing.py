@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gymserve.address import EnvironmentAddress
 from gymserve.errors import NoSession
@@ -35,6 +35,12 @@ class Wanted(Model):
     sort: _Order = "id"
     slots: bool = False
     ended: bool = False
+
+    @model_validator(mode="after")
+    def _only_pages_go_on(self) -> "Wanted":
+        if self.after and self.sort != "id":
+            raise ValueError("pages follow one another in the order of ids only: leave sort out, or after")
+        return self
 
     def has(self, session: Session) -> bool:
         """Those that wait are shown where they are asked for, and else only counted."""

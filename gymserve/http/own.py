@@ -9,7 +9,7 @@ from werkzeug.exceptions import NotFound
 from gymserve.gateway import Gateway
 from gymserve.http.bodies import answer
 from gymserve.http.crowd import is_late
-from gymserve.http.events import EVENT_STREAM, EventClients
+from gymserve.http.events import EVENT_STREAM, EventClients, EventsWanted
 from gymserve.http.listing import Wanted, listing, story
 from gymserve.http.models import read_query
 from gymserve.instruments import Instruments
@@ -39,7 +39,7 @@ def add_own_routes(app: QuartTrio, gateway: Gateway, instruments: Instruments) -
 
     @app.get("/gymserve/events")
     async def events() -> Response:
-        after = request.headers.get("Last-Event-ID") or request.args.get("after")
+        after = request.headers.get("Last-Event-ID") or read_query(EventsWanted, request.args).after
         return Response(
             clients.stream(after),
             content_type=EVENT_STREAM,

@@ -318,7 +318,7 @@ def test_gymserve_is_killed_and_comes_back(open_page: OpenPage) -> None:
         shows(page, "#sessions", "after")
         assert page.locator("#sessions .label").all_text_contents() == ["after"]
         assert page.text_content("#instance") == listing(second.url)["instance"]
-        shows(page, ".since", "with gaps")
+        shows(page, ".since", "since gymserve started")
         second.send(signal.SIGTERM)
         shows(page, "#notice", "gymserve has stopped.")
         shows(page, "#connection", "stopped: again in")

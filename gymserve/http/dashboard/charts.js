@@ -48,6 +48,7 @@ export class Chart {
     const state = JSON.stringify([minutes[0].startsAt, series]);
     if (state === this.#drawn) return;
     this.#drawn = state;
+    for (const { name } of series) this.#colour(name);
     const totals = minutes.map((_, index) => series.reduce((sum, { counts }) => sum + counts[index], 0));
     const top = topOfScale(Math.max(...totals));
     const unseen = Math.min(WIDTH, Math.max(0, ((seenSinceEpochSeconds - minutes[0].startsAt) / 60) * MINUTE_WIDTH));

@@ -8,7 +8,8 @@ const REFUSED_SECONDS = 60;
 export class Closing {
   #dialog;
   #parts;
-  #label = null;
+  #run = null;
+  #isToBeAskedAgain = false;
 
   // onWantToken(why): somebody wants to give another token.
   constructor(dialog, onWantToken) {
@@ -20,12 +21,15 @@ export class Closing {
     this.#parts.act.addEventListener("click", () => this.#act());
     this.#parts.token.addEventListener("click", () => {
       dialog.close();
+      this.#isToBeAskedAgain = true;
       onWantToken("Closing a run takes the admin token.");
     });
   }
 
-  open({ label, sessions, waiting }) {
-    this.#label = label;
+  open(run) {
+    const { label, sessions, waiting } = run;
+    this.#run = run;
+    this.#isToBeAskedAgain = false;
     say(this.#parts.label, shown(label));
     const what = `${count(sessions, "session")} and ${number(waiting)} in the line`;
     this.#tell({
@@ -40,8 +44,13 @@ export class Closing {
     this.#parts.leave.focus();
   }
 
+  // There is another token now: where one was given to close a run, that is still to be confirmed.
+  again() {
+    if (this.#isToBeAskedAgain) this.open(this.#run);
+  }
+
   async #act() {
-    const label = this.#label;
+    const { label } = this.#run;
     this.#parts.act.disabled = true;
     try {
       const { closed } = await post("close", { label, for_seconds: REFUSED_SECONDS });

@@ -25,7 +25,10 @@ const model = new Model();
 const connection = new Connection({
   pill: place("connection"), notice: place("notice"), shown: place("shown"), retry: place("retry"),
 });
-const entrance = new Entrance(place("entrance"), place("forget"), () => feed.hurry());
+const entrance = new Entrance(place("entrance"), place("forget"), () => {
+  feed.hurry();
+  closing.again();
+});
 const closing = new Closing(place("closing"), (why) => entrance.open(why));
 const details = new Details(place("details"));
 const figures = new Figures(place("figures"));
@@ -41,14 +44,10 @@ const charts = [
   new Chart(place("rollouts"), "Rollouts ended, a minute", endings, 0),
   new Chart(place("masks"), "Verifies masked, a minute", masks, 2),
 ];
-let hasGaps = false; // what the gymserve before this one counted at last is not known
 
 const feed = new Feed({
   onListing(listing, rows) {
-    if (model.instance !== null && model.instance !== listing.instance) {
-      hasGaps = true;
-      connection.restarted();
-    }
+    if (model.instance !== null && model.instance !== listing.instance) connection.restarted();
     model.load(listing, rows);
     say(place("instance"), listing.instance);
   },
@@ -77,7 +76,7 @@ function draw() {
   for (const chart of charts) chart.render(minutes, model.countedSince);
   const isWhole = model.countedSince <= minutes[0].startsAt;
   const since = isWhole ? "over the last half hour" : `since gymserve started, ${clock(model.countedSince)}`;
-  for (const said of document.querySelectorAll(".since")) say(said, `${since}${hasGaps ? ", with gaps" : ""}`);
+  for (const said of document.querySelectorAll(".since")) say(said, since);
 }
 
 // Of sessions without an episode events tell little: who wants to see them, asks.

@@ -30,6 +30,9 @@ export class Model {
 
   // A listing, its pages together.
   load(listing, rows) {
+    if (listing.instance !== this.instance) {
+      this.minutes = new Minutes();
+    }
     this.instance = listing.instance;
     this.stops = false;
     this.sessions.clear();
@@ -42,7 +45,7 @@ export class Model {
     this.minutes.load(ended);
     this.verified = ended.minutes.reduce((sum, { verified }) => sum + verified, 0);
     this.masked = ended.minutes.flatMap(({ masked }) => Object.values(masked)).reduce((sum, count) => sum + count, 0);
-    this.countedSince = Math.min(this.countedSince, ended.since_epoch_seconds);
+    this.countedSince = ended.since_epoch_seconds;
   }
 
   // The sessions that have no episode yet, of whose progress events do not tell.
@@ -174,7 +177,8 @@ export class Model {
     session.holdsSlot = false;
     if (session.state === "closing") this.sessions.delete(session.id);
     const server = this.servers.find(({ url }) => url === env);
-    if (server !== undefined && server.held > 0) server.held -= 1; // until gymserve tells how it stands
+    // Until gymserve tells how it stands: who waits has the slot at once.
+    if (server !== undefined && server.held > 0 && this.waiting === 0) server.held -= 1;
   }
 
   #verified(data) {

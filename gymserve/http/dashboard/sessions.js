@@ -54,7 +54,8 @@ export class Sessions {
     const first = rows.slice(0, MOST_ROWS).map(([, session]) => [session.id, session]);
     this.#rows.show(new Map(first));
     say(this.#sum, wanted.length === all ? number(all) : `${number(wanted.length)} of ${number(all)}`);
-    say(this.#more, this.#rest(wanted.length, all));
+    const isAsking = this.state === "waiting" && model.waiting > 0 && this.#byLabel.value === "" && wanted.length === 0;
+    say(this.#more, this.#rest(wanted.length, all, isAsking));
   }
 
   #filtered(sessions) {
@@ -71,7 +72,8 @@ export class Sessions {
     return { wanted, all };
   }
 
-  #rest(wanted, all) {
+  #rest(wanted, all, isAsking) {
+    if (isAsking) return "Asking for those in the line.";
     if (all === 0) return "No sessions. One appears here when a rollout is seeded.";
     if (wanted === 0) return "None like that.";
     return wanted > MOST_ROWS ? `and ${number(wanted - MOST_ROWS)} more: filter or sort to see them` : "";
