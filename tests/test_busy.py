@@ -222,7 +222,7 @@ async def test_who_waits_and_who_opens_is_logged_once_each(autojump_clock):
                 await rollouts.start(name, stay_seconds=10, row={"gymserve_label": "run-7"})
     waits = [line for line in logs if line["event"] == "session waits"]
     why = "CAPACITY_REACHED: Server at capacity: 1/1 sessions active. Cannot accept new connections."
-    assert [(line["label"], line["place"], line["why"]) for line in waits] == [("run-7", 1, why), ("run-7", 2, why)]
+    assert [(line["label"], line["place"], line["reason"]) for line in waits] == [("run-7", 1, why), ("run-7", 2, why)]
     opened = [line for line in logs if line["event"] == "session opened"]
     assert [(line["waited_seconds"], line["tries"]) for line in opened] == [(0, 1), (10, 2), (20, 1)]
     assert {line["env"] for line in opened} == {"http://environment:8000"}
@@ -238,7 +238,7 @@ async def test_who_waits_for_a_slot_that_is_known_to_be_held_hears_so(autojump_c
             await trio.sleep_until(7)
             for name in "de":
                 await rollouts.start(name, stay_seconds=5)
-    waits = [(line["why"], line["place"]) for line in logs if line["event"] == "session waits"]
+    waits = [(line["reason"], line["place"]) for line in logs if line["event"] == "session waits"]
     assert waits[1:] == [("2 of the server's 2 slots are held", 1)]
 
 
@@ -247,7 +247,7 @@ async def test_a_session_that_waits_for_an_unanswered_handshake_says_so(autojump
         async with raise_the_curtain(counting(1, "slow-handshake:12")) as stage:
             await stage.client().seed()
     [line] = [line for line in logs if line["event"] == "session waits"]
-    assert (line["place"], line["why"]) == (1, "it has not answered a WebSocket upgrade for 10 s or more")
+    assert (line["place"], line["reason"]) == (1, "it has not answered a WebSocket upgrade for 10 s or more")
 
 
 async def test_a_session_that_waits_after_a_knock_in_vain_says_so(autojump_clock):
@@ -258,7 +258,7 @@ async def test_a_session_that_waits_after_a_knock_in_vain_says_so(autojump_clock
         with capture_logs() as logs, trio.move_on_after(9):
             await stage.client().seed()
     [line] = [line for line in logs if line["event"] == "session waits"]
-    assert line["place"] == 1 and "Connection refused" in line["why"]
+    assert line["place"] == 1 and "Connection refused" in line["reason"]
     [restart] = [line for line in logs if "restarting" in line["event"]]
     assert (restart["log_level"], restart["restart_patience_seconds"]) == ("warning", 60)
 

@@ -311,6 +311,7 @@ HEADERS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a head beyond the limit
 @SOME
 @given(headers=HEADERS, guarded=st.booleans(), path=st.sampled_from(["/step", "/verify", "/mcp", "/gymserve/sessions"]))
 def test_whatever_its_headers_are_a_request_is_answered_as_it_deserves(

@@ -262,7 +262,7 @@ async def test_an_episode_waits_for_a_descriptor_and_the_server_is_not_blamed(au
             stage.network.fails_with = None
             assert (await client.answer()).status == 200
             assert 100 <= trio.current_time() <= 102
-    [why] = [event["why"] for event in logged if event["event"] == "session waits"]
+    [why] = [event["reason"] for event in logged if event["event"] == "session waits"]
     assert why == "gymserve is out of file descriptors (its limit is 1024)"
 
 
@@ -294,7 +294,7 @@ async def test_of_as_many_episodes_as_there_are_descriptors_for_each_makes_room_
             assert (told(refused), trio.current_time()) == ((503, "no_room", b"10"), 50)
             assert "gymserve has file descriptors for no more than its 2 episodes; raise" in refused.body["detail"]
             assert stage.episodes["opened"] == 3
-    whys = [event["why"] for event in logged if event["event"] == "session waits"]
+    whys = [event["reason"] for event in logged if event["event"] == "session waits"]
     assert whys == ["gymserve has file descriptors for no more than its 2 episodes"] * 3
 
 

@@ -160,7 +160,7 @@ async def test_why_a_session_waits_below_a_max_is_said(autojump_clock):
             await Run(stage, nursery).start("1", "2", label="train")
             nursery.cancel_scope.cancel()
     [line] = [line for line in logs if line["event"] == "session waits"]
-    assert (line["place"], line["why"]) == (1, "its label's share of the slots is held")
+    assert (line["place"], line["reason"]) == (1, "its label's share of the slots is held")
 
 
 # -- servers that stop -----------------------------------------------------------------------------------------------

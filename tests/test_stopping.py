@@ -54,7 +54,7 @@ async def test_one_line_at_the_signal_and_one_at_the_end(autojump_clock):
             assert line == {
                 "event": "gymserve stops",
                 "log_level": "info",
-                "why": "SIGTERM",
+                "reason": "SIGTERM",
                 "sessions": 3,
                 "grace_seconds": 3,
             }
@@ -99,7 +99,7 @@ async def test_a_drain_that_is_over_is_told_as_one(autojump_clock):
                 assert told(logs) == []
                 await client.verify()
             stopping.tell_end()
-    assert [(line["event"], line.get("why"), line.get("sessions")) for line in told(logs)] == [
+    assert [(line["event"], line.get("reason"), line.get("sessions")) for line in told(logs)] == [
         ("gymserve stops", "drained", 0),
         ("gymserve has stopped", None, None),
     ]
@@ -126,6 +126,6 @@ async def test_a_process_tells_which_signal_it_was(number: signal.Signals) -> No
         assert await server.exit_status(within_seconds=EXIT_SECONDS) == 0
         lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
     began, ended = [line for line in lines if line["event"].startswith("gymserve ")]
-    assert (began["why"], began["sessions"], began["grace_seconds"], began["level"]) == (number.name, 1, 2, "info")
+    assert (began["reason"], began["sessions"], began["grace_seconds"], began["level"]) == (number.name, 1, 2, "info")
     assert (ended["cut_short"], ended["level"]) == (1, "info") and 0 <= ended["took_seconds"] < 2
     assert lines[-1] == ended

@@ -28,7 +28,7 @@ class Stopping:
         why = await first_of(until, self._drained)
         self._began_at = trio.current_time()
         sessions = sum(session.tombstone is None for session in self._gateway.all_sessions())
-        _log.info("gymserve stops", why=why, sessions=sessions, grace_seconds=self._grace_seconds)
+        _log.info("gymserve stops", reason=why, sessions=sessions, grace_seconds=self._grace_seconds)
 
     def tell_end(self) -> None:
         """The last goodbye is over, if any had begun."""
