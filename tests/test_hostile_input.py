@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import h11
+import pytest
 import trio
 from counting import Counting
 from http_peer import connect
