@@ -437,10 +437,6 @@ class Gateway:
         """Those that still wait too."""
         return list(self._sessions.values())
 
-    def sessions(self) -> list[Session]:
-        """Those that hold a place or a score; the ones still in the line are only counted, by `waiting`."""
-        return [session for session in self._sessions.values() if session.state is not State.WAITING]
-
     def readiness(self) -> Readiness:
         """Whether a seed now would get a slot without waiting."""
         readiness = self._opener.readiness()

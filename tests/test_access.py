@@ -367,7 +367,7 @@ async def test_without_the_token_no_rollout(autojump_clock):
             answer = await stage.client().ask(method, path, {})
             assert (answer.status, answer.body["error"]) == (401, "unauthorized"), path
             assert b"set-cookie" not in answer.headers
-        assert (stage.episodes["opened"], stage.gateway.sessions()) == (0, [])
+        assert (stage.episodes["opened"], stage.gateway.all_sessions()) == (0, [])
 
 
 @pytest.mark.parametrize("token", [TOKEN, ADMIN])

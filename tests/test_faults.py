@@ -156,7 +156,7 @@ class Scene:
         assert len(self.answers) == self.asked
         assert all(200 <= status < 600 for status in self.answers)
         assert self.stage.opener.line.held == self.bystander_lives and self.stage.opener.line.waiting == 0
-        assert len(self.stage.gateway.sessions()) == self.bystander_lives
+        assert len(self.stage.gateway.all_sessions()) == self.bystander_lives
         assert len(self.ward.streams) == self.ward.open == self.bystander_lives
         again = self.stage.client()
         self.ward.done_at = 1_000_000

@@ -111,7 +111,7 @@ async def test_pages_have_every_session_once_also_where_some_end_meanwhile(autoj
         assert everything == sorted(everything)
         first = await look(stage, "?limit=7")
         assert of(first, "id") == everything[:7] and (first["next"], first["matching"]) == (everything[6], 30)
-        by_id = {short(session.id): session for session in stage.gateway.sessions()}
+        by_id = {short(session.id): session for session in stage.gateway.all_sessions()}
         stage.gateway.close(by_id[everything[6]].id, "over")  # the very one that the next page begins after
         await trio.sleep(1)
         seen, after = of(first, "id"), first["next"]

@@ -78,7 +78,7 @@ class Run:
     def _where(self, client: Client) -> str:
         session_id = COOKIE.session_id(client.cookies[COOKIE.name])
         assert session_id is not None
-        [env] = [session.env for session in self._stage.gateway.sessions() if session.id == session_id]
+        [env] = [session.env for session in self._stage.gateway.all_sessions() if session.id == session_id]
         return NAMES[str(env)]
 
     @property

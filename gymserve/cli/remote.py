@@ -1,7 +1,6 @@
 """A running gymserve, asked over HTTP by the commands that steer it."""
 
 import json
-import os
 import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -13,7 +12,7 @@ import trio
 
 from gymserve.cli.process import tell
 from gymserve.cli.refusals import masked, printable
-from gymserve.verdict import causes, is_refused, sentence
+from gymserve.verdict import is_refused, sentence
 
 _ANSWER_SECONDS = 10.0
 _DENIED = (401, 403)
@@ -104,8 +103,7 @@ class Remote:
 def _why(exc: httpx.TransportError) -> str:
     if isinstance(exc, httpx.TimeoutException):
         return "it did not answer in time"
-    numbers = [cause.errno for cause in causes(exc) if isinstance(cause, OSError) and cause.errno]
-    return os.strerror(numbers[-1]) if numbers and numbers[-1] > 0 else sentence(exc)
+    return sentence(exc)
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:

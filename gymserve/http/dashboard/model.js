@@ -30,9 +30,7 @@ export class Model {
 
   // A listing, its pages together.
   load(listing, rows) {
-    if (listing.instance !== this.instance) {
-      this.minutes = new Minutes();
-    }
+    if (listing.instance !== this.instance) this.minutes = new Minutes();
     this.instance = listing.instance;
     this.stops = false;
     this.sessions.clear();
